@@ -41,6 +41,8 @@ class AnnotateCosts(InPlacePass):
         for node in model.graph:
             cost = self._costs.nodes[node.name or ""]
             figures = {"seconds": cost.seconds, "joules": cost.joules, "workspace_bytes": cost.workspace_bytes}
+            if cost.storage_joules or cost.storage_seconds:
+                figures |= {"storage_seconds": cost.storage_seconds, "storage_joules": cost.storage_joules}
             text = json.dumps(figures)
             modified |= node.metadata_props.get(COST_KEY) != text
             node.metadata_props[COST_KEY] = text

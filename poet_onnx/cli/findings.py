@@ -122,6 +122,12 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
             f"in {bytes_text(int(storage.page_in_bytes_per_second))}/s after "
             f"{scaled_text(storage.page_in_latency_seconds, 's')}"
         )
+        if storage.store is not None:
+            yield (
+                f"a store there: writes {bytes_text(int(storage.store.write_bytes_per_second))}/s, reads "
+                f"{bytes_text(int(storage.store.read_bytes_per_second))}/s, and commits in "
+                f"{scaled_text(storage.store.commit_seconds, 's')}"
+            )
     if measured.active_watts is None:
         yield "power: no meter is readable here; energy is modelled from the device's watts"
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet_onnx.costing.device import DeviceProfile, StorageProfile
 from poet_onnx.costing.flops import count_work, storage_work
 from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
-from poet_onnx.costing.store_traffic import commit_work
+from poet_onnx.costing.store_traffic import AHEAD_BYTES, commit_work, reads_ahead, store_written_bytes
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
@@ -25,6 +25,7 @@ class NodeCost:
         workspace_bytes: bytes that the kernel allocates beside its outputs and frees before it returns.
         measured: True if a profile gave time and workspace, False if the analytic model did.
         storage_seconds: of `seconds`, what it first waits for the storage, which does one transfer after the other.
+        storage_joules: of `joules`, what the storage takes, whether the node waits for it or not.
     """
 
     seconds: float
@@ -32,6 +33,7 @@ class NodeCost:
     workspace_bytes: int
     measured: bool = False
     storage_seconds: float = 0.0
+    storage_joules: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +46,59 @@ class TransferCost:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What moves between RAM and storage, one transfer after the other: latencies and rates of both directions."""
+    """What moves between RAM and storage, one transfer after the other: latencies and rates of both directions.
+
+    Attributes:
+        page_out_latency_seconds, page_out_bytes_per_second, page_in_latency_seconds, page_in_bytes_per_second: of
+            pages.
+        watts: while it moves something.
+        store_latency_seconds: of each tensor that a store's node reads or writes.
+        store_read_bytes_per_second, store_write_bytes_per_second: of a store.
+        commit_seconds, commit_seconds_per_byte: of a store's commit, besides what the commit itself writes, and for
+            each byte that was written since the one before.
+        ahead_bytes: of a store that are read ahead while a step computes; 0 where each node waits for all that it
+            reads and writes.
+    """
 
     page_out_latency_seconds: float
     page_out_bytes_per_second: float
     page_in_latency_seconds: float
     page_in_bytes_per_second: float
     watts: float
+    store_latency_seconds: float
+    store_read_bytes_per_second: float
+    store_write_bytes_per_second: float
+    commit_seconds: float = 0.0
+    commit_seconds_per_byte: float = 0.0
+    ahead_bytes: float = 0.0
 
     @classmethod
     def of(cls, figures: StorageProfile | StorageMeasurement, storage: StorageProfile) -> Channel:
-        """Return the channel with the figures of a profile or a measurement, and the storage's watts."""
-        return cls(
+        """Return the channel with the figures of a profile or a measurement, and the storage's watts.
+
+        Where no store was measured, its tensors move as pages do.
+        """
+        channel = cls(
             figures.page_out_latency_seconds,
             figures.page_out_bytes_per_second,
             figures.page_in_latency_seconds,
             figures.page_in_bytes_per_second,
             storage.watts,
+            figures.page_in_latency_seconds,
+            figures.page_in_bytes_per_second,
+            figures.page_out_bytes_per_second,
+        )
+        store = figures.store if isinstance(figures, StorageMeasurement) else None
+        if store is None:
+            return channel
+        return replace(
+            channel,
+            store_latency_seconds=store.latency_seconds,
+            store_read_bytes_per_second=store.read_bytes_per_second,
+            store_write_bytes_per_second=store.write_bytes_per_second,
+            commit_seconds=store.commit_seconds,
+            commit_seconds_per_byte=1 / store.commit_bytes_per_second if store.commit_bytes_per_second else 0.0,
+            ahead_bytes=AHEAD_BYTES if store.reads_ahead else 0.0,
         )
 
     def page_out(self, size_bytes: int) -> TransferCost:
@@ -73,17 +111,31 @@ class Channel:
         seconds = self.page_in_latency_seconds + size_bytes / self.page_in_bytes_per_second
         return TransferCost(seconds, seconds * self.watts)
 
-    def wait_seconds(self, work: StorageWork) -> float:
-        """Return how long a node waits that reads or writes a store, or a step for a commit."""
-        seconds = work.transfers * self.page_in_latency_seconds
-        seconds += work.read_bytes / self.page_in_bytes_per_second
-        seconds += work.written_bytes / self.page_out_bytes_per_second
+    def exposed_seconds(self, transfer_seconds: float, computing_seconds: float) -> float:
+        """Return how long a node waits for transfers of a store besides its computing.
+
+        Where pages are read ahead and written behind, it computes on one while the next ones are on their way. Some are
+        there when it begins, for the nodes before it computed as well.
+        """
+        if not self.ahead_bytes:
+            return transfer_seconds
+        ahead_seconds = self.ahead_bytes / self.store_read_bytes_per_second
+        return max(0.0, transfer_seconds - computing_seconds - ahead_seconds)
+
+    def transfer_seconds(self, work: StorageWork) -> float:
+        """Return how long the storage takes for what a node reads and writes of a store, or a commit."""
+        seconds = work.transfers * self.store_latency_seconds
+        seconds += work.read_bytes / self.store_read_bytes_per_second
+        seconds += work.written_bytes / self.store_write_bytes_per_second
         return seconds
 
     def commit(self, graph: TrainingGraph) -> TransferCost:
         """Return what it costs to commit a store behind a step of a graph; nothing where there is none."""
         work = commit_work(graph)
-        seconds = 0.0 if work is None else self.wait_seconds(work)
+        if work is None:
+            return TransferCost(0.0, 0.0)
+        seconds = self.transfer_seconds(work) + self.commit_seconds
+        seconds += store_written_bytes(graph) * self.commit_seconds_per_byte
         return TransferCost(seconds, seconds * self.watts)
 
 
@@ -160,6 +212,8 @@ def cost_table(
     storage = device.storage
     found = measured.storage if measured is not None else None
     channel = None if storage is None else Channel.of(found or storage, storage)
+    if channel is not None and not reads_ahead(graph):
+        channel = replace(channel, ahead_bytes=0.0)
     nodes |= _with_storage(graph, nodes, channel, device)
     if storage is None or channel is None:
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
@@ -195,10 +249,15 @@ def _with_storage(
             continue
         if channel is None:
             raise InputError(f"Parameters in a store need storage, which device '{device.name}' does not have.")
-        seconds = channel.wait_seconds(work)
-        cost = nodes[node.name]
-        joules = cost.joules + seconds * channel.watts
-        costs[node.name] = NodeCost(cost.seconds + seconds, joules, cost.workspace_bytes, cost.measured, seconds)
+        seconds, cost = channel.transfer_seconds(work), nodes[node.name]
+        waits, joules = channel.exposed_seconds(seconds, cost.seconds), seconds * channel.watts
+        costs[node.name] = replace(
+            cost,
+            seconds=cost.seconds + waits,
+            joules=cost.joules + joules,
+            storage_seconds=waits,
+            storage_joules=joules,
+        )
     return costs
 
 

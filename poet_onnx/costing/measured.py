@@ -51,6 +51,29 @@ class NodeMeasurement(Record, strict=True):
     workspace_estimated: bool = False
 
 
+class StoreMeasurement(Record, strict=True):
+    """What moving tensors between RAM and a parameter store took, checksums included.
+
+    Attributes:
+        latency_seconds: of each tensor that is read or written.
+        read_bytes_per_second, write_bytes_per_second: rates.
+        commit_seconds: of a commit.
+        commit_bytes_per_second: rate at which a commit writes to the storage what is in the page cache alone; None
+            where all is written before it.
+    """
+
+    latency_seconds: _Latency
+    read_bytes_per_second: _BytesPerSecond
+    write_bytes_per_second: _BytesPerSecond
+    commit_seconds: _Latency
+    commit_bytes_per_second: _BytesPerSecond | None = None
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Return whether transfers go past the page cache, so that pages are read ahead and written behind a step."""
+        return self.commit_bytes_per_second is None
+
+
 class StorageMeasurement(Record, strict=True):
     """What moving bytes between RAM and the page directory took: seconds = latency + bytes / rate, fitted to medians.
 
@@ -60,6 +83,7 @@ class StorageMeasurement(Record, strict=True):
         wake_seconds: until the I/O thread, asleep, has begun with a transfer and told that it is done.
         hand_over_seconds: of the computing thread, for each transfer that it hands over to the I/O thread.
         method: "device" goes past the page cache; "page_cache" is what a machine with RAM to spare sees.
+        store: a parameter store there, read and written likewise; None where that was not measured.
     """
 
     page_out_bytes_per_second: _BytesPerSecond
@@ -69,6 +93,7 @@ class StorageMeasurement(Record, strict=True):
     wake_seconds: _Latency = 0.0
     hand_over_seconds: _Latency = 0.0
     method: Literal["device", "page_cache"]
+    store: StoreMeasurement | None = None
 
 
 class ProcessMeasurement(Record, strict=True):

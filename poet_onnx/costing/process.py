@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
-from poet_onnx.costing.store_traffic import stored_bytes
+from poet_onnx.costing.store_traffic import most_pages, reads_ahead, stored_bytes
 from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import SHARED_BYTES
@@ -43,9 +43,6 @@ _LOADING_BYTES, _BORROWING_BYTES = 2_500_000, 2_300_000
 """What a process takes while its first session is made more than a step's code: 2.1 to 2.3 MB were measured, and 4.5 to
 4.7 with large constants (stock onnxruntime 1.31, Python 3.11, seven models)."""
 
-_ELEMENT_BYTES, _MOST_TENSORS = 4, 4
-"""A store keeps floats: for a parameter at most itself, two moments and a gradient."""
-
 _COMPARING_BYTES = 10_000_000
 """Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
 onnxruntime 1.31, Python 3.11)."""
@@ -54,11 +51,8 @@ _STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 96
 """An open store takes four pages of buffers (ops/parameters), its names and the last commit. For each page it takes a
 place in the table, in memory and as it is written, and in the order of a step."""
 
-_FEW_PAGES, _CHANNEL_BYTES = 64, 16 * PAGE_BYTES + (64 << 10)
-"""A store of so many pages of large tensors has a thread, and takes these bytes for pages that are read ahead and
-written behind. Tensors that stay in RAM count, as the store has a copy of them."""
-
-_KEPT = (Role.PARAMETER, Role.FROZEN, Role.MOMENT, Role.STATISTIC)
+_CHANNEL_BYTES = 16 * PAGE_BYTES + (64 << 10)
+"""A store that is read ahead has a thread, and takes these bytes for pages on their way."""
 
 MEANS = {
     "runtime": "Python, numpy and onnxruntime, imported",
@@ -310,10 +304,8 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
     """Yield what a store on disk takes, if parameters live in one."""
     tensors = stored_bytes(graph).values()
     if tensors:
-        pages = sum(size_bytes // PAGE_BYTES + _MOST_TENSORS for size_bytes in tensors)
-        kept = (tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _KEPT)
-        large = sum(-(-size_bytes // PAGE_BYTES) for size_bytes in kept if size_bytes >= PAGE_BYTES // 2)
-        channel_bytes = _CHANNEL_BYTES if pages + large >= _FEW_PAGES else 0
+        pages = most_pages(tensors)
+        channel_bytes = _CHANNEL_BYTES if reads_ahead(graph) else 0
         # Behind the step a gradient that is collected there is read through a page of its own.
         gradient_bytes = PAGE_BYTES if any(node.op_type in COLLECTS for node in graph.nodes) else 0
         store_bytes = _STORE_BYTES + channel_bytes + gradient_bytes + pages * _STORE_BYTES_PER_PAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.graph import Role, TrainingGraph
@@ -19,6 +20,16 @@ _COMMIT_BYTES, _COMMIT_BYTES_PER_PAGE = 16 << 10, 16
 _COMMIT_WRITES = 2
 """Of a commit: its text with the table of pages, and its head. The disk must have the one before the other."""
 
+AHEAD_BYTES = 12 * PAGE_BYTES
+"""Pages that are read ahead; ops/parameters/page_channel.h has this number."""
+
+_MOST_TENSORS = 4
+"""That a parameter has in a store at most: itself, two moments and a gradient."""
+
+_FEW_PAGES = 64
+"""With fewer a store takes no memory to read ahead; ops/parameters/parameter_file.cpp has this number."""
+
+_KEPT = (Role.PARAMETER, Role.FROZEN, Role.MOMENT, Role.STATISTIC)
 _COMMITTED = (Role.PARAMETER, Role.MOMENT, Role.STATISTIC)
 
 
@@ -38,6 +49,22 @@ def stored_bytes(graph: TrainingGraph) -> dict[str, int]:
                 table_bytes = _ELEMENT_BYTES * math.prod(map(int, table)) if isinstance(table, tuple) else 0
                 read[name] = max(read.get(name, 0), table_bytes or work.read_bytes)
     return {name: written[name] or size_bytes for name, size_bytes in read.items()}
+
+
+def reads_ahead(graph: TrainingGraph) -> bool:
+    """Return whether a store for a graph is large enough to be read ahead, where it does not stay in the page cache.
+
+    Tensors that stay in RAM count, as the store has a copy of them.
+    """
+    tensors = stored_bytes(graph).values()
+    kept = (tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _KEPT)
+    large = sum(-(-size_bytes // PAGE_BYTES) for size_bytes in kept if size_bytes >= PAGE_BYTES // 2)
+    return bool(tensors) and most_pages(tensors) + large >= _FEW_PAGES
+
+
+def most_pages(sizes_bytes: Iterable[int]) -> int:
+    """Return how many pages a store has at most, whose parameters take so many bytes with what is kept for them."""
+    return sum(size_bytes // PAGE_BYTES + _MOST_TENSORS for size_bytes in sizes_bytes)
 
 
 def trained_bytes(graph: TrainingGraph) -> dict[str, int]:

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from onnx import ModelProto
 
-from poet_onnx.costing.measured import StorageMeasurement
+from poet_onnx.costing.measured import StorageMeasurement, StoreMeasurement
 from poet_onnx.errors import InputError
+from poet_onnx.profiler.fitting import fit_latency_and_rate
+from poet_onnx.profiler.store import measure_store
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
 from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, page_directory, session_options
@@ -21,7 +22,6 @@ from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, pa
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Sizes of the transfers that are timed."""
 
-_FASTEST_BYTES_PER_SECOND = 1e12
 _HIDDEN_BYTES = 64 << 10
 _HIDDEN_TENSORS = 8
 _HIDDEN_REPETITIONS = 25
@@ -45,6 +45,8 @@ def measure_storage(
     throttle: Throttle | None = None,
 ) -> StorageMeasurement:
     """Measure write and read rate and latency of a directory's storage, as sessions that page there will see them.
+
+    A parameter store there is measured besides, where nothing makes the storage slower.
 
     Args:
         page_dir: an existing directory; default as in `session_options`.
@@ -74,7 +76,18 @@ def measure_storage(
         wake_seconds=beside if asynchronous else 0.0,
         hand_over_seconds=_hand_over_seconds(directory) if asynchronous else 0.0,
         method="page_cache" if page_cache else "device",
+        store=None if throttle is not None else _store(directory, page_cache=page_cache),
     )
+
+
+def _store(directory: Path, *, page_cache: bool) -> StoreMeasurement:
+    """Measure a store as asked for; what a file system cannot write past the page cache is measured in it."""
+    try:
+        return measure_store(directory, page_cache=page_cache)
+    except InputError:
+        if page_cache:
+            raise
+        return measure_store(directory, page_cache=True)
 
 
 def _session(
@@ -151,17 +164,3 @@ def _hand_over_seconds(directory: Path) -> float:
 
 def _median(taken: Sequence[_Taken]) -> _Taken:
     return _Taken(*(statistics.median(column) for column in zip(*taken, strict=True)))
-
-
-def fit_latency_and_rate(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Fit seconds = latency + bytes / rate to relative errors, with latency >= 0, and return latency and rate.
-
-    Args:
-        sizes_bytes: of the transfers, at least two different ones.
-        seconds: that they took.
-    """
-    size, took = np.asarray(sizes_bytes, float), np.asarray(seconds, float)
-    slope, latency = np.polyfit(size, took, 1, w=1.0 / took)
-    if latency < 0.0 or slope <= 0.0:
-        latency, slope = 0.0, float(np.average(took / size))
-    return float(latency), min(1.0 / float(slope), _FASTEST_BYTES_PER_SECOND)

@@ -171,14 +171,13 @@ def _residents(graph: TrainingGraph) -> Iterator[Part]:
 def _energy(step: RewrittenStep) -> Iterator[Part]:
     """Yield what the energy of a step is spent on; the parts add up to it but for rounding."""
     costs, joules = step.problem.costs, defaultdict[str, float](float)
-    watts = 0.0 if costs.channel is None else costs.channel.watts
     for node in step.problem.graph.nodes:
         if node.view:
             joules[node.phase.value] += costs.nodes[node.name].joules
     for each, node in zip(_computed(step), _runs(step), strict=True):
         cost = costs.nodes[node.name]
-        joules["store"] += watts * cost.storage_seconds
-        joules["recompute" if each.copy else node.phase.value] += cost.joules - watts * cost.storage_seconds
+        joules["store"] += cost.storage_joules
+        joules["recompute" if each.copy else node.phase.value] += cost.joules - cost.storage_joules
     for each in step.plan.steps:
         if each.action is Action.PAGE_OUT_START:
             joules["page out"] += costs.page_out[each.subject].joules

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 
 import onnx_ir as ir
 import pydantic
@@ -14,7 +14,6 @@ import pydantic
 from poet_onnx.addresses import false_addresses
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.costs import Channel, CostTable, NodeCost, TransferCost
-from poet_onnx.costing.flops import storage_work
 from poet_onnx.errors import CheckFailedError, InputError, PoetError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed, extract
@@ -145,14 +144,13 @@ def _costs(model: ir.Model, graph: TrainingGraph, device: str) -> tuple[CostTabl
         nodes = {}
         for node, source in zip(graph.nodes, _in_order(model, graph), strict=True):
             cost = json.loads(source.metadata_props[COST_KEY])
-            work = None if channel is None else storage_work(graph, node)
-            waits = 0.0 if work is None or channel is None else channel.wait_seconds(work)
             nodes[node.name] = NodeCost(
                 _figure(cost["seconds"]),
                 _figure(cost["joules"]),
                 int(_figure(cost["workspace_bytes"])),
                 bool(shared["time_measured"]),
-                waits,
+                _figure(cost.get("storage_seconds", 0.0)),
+                _figure(cost.get("storage_joules", 0.0)),
             )
         pageable = [] if channel is None else [tensor for tensor in graph.tensors.values() if tensor.may_move]
         table = CostTable(
@@ -175,7 +173,8 @@ def _costs(model: ir.Model, graph: TrainingGraph, device: str) -> tuple[CostTabl
 
 def _channel(figures: dict[str, object]) -> Channel:
     channel = Channel(**{name: _figure(value) for name, value in figures.items()})
-    if not min(channel.page_out_bytes_per_second, channel.page_in_bytes_per_second) > 0:
+    rates = [rate for name, rate in asdict(channel).items() if name.endswith("_bytes_per_second")]
+    if not min(rates) > 0:
         raise ValueError("nothing moves")
     return channel
 

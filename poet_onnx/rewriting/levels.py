@@ -42,7 +42,8 @@ def levels(whole: Baseline) -> list[Level]:
     for node in whole.graph.nodes:
         for name in node.inputs:
             if name in joules:
-                joules[name] += watts * costs.nodes[node.name].storage_seconds
+                cost = costs.nodes[node.name]
+                joules[name] += cost.storage_joules + costs.idle_watts * cost.storage_seconds
 
     def saved_per_byte(name: str) -> float:
         return joules[handle_name(name)] / max(1, sizes.get(handle_name(name), 0))
@@ -66,4 +67,4 @@ def _commit_seconds(whole: Baseline, names: Iterable[str]) -> dict[str, float]:
     """Return how long commits write, by name of a handle, what a step updates in the store once it is in RAM."""
     trained, channel = trained_bytes(whole.graph), whole.costs.channel
     works = {name: StorageWork(0, resident_commit_bytes(trained.get(name, 0)), int(name in trained)) for name in names}
-    return {name: 0.0 if channel is None else channel.wait_seconds(work) for name, work in works.items()}
+    return {name: 0.0 if channel is None else channel.transfer_seconds(work) for name, work in works.items()}

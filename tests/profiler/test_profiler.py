@@ -21,9 +21,9 @@ from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import describe_machine, measure, measure_storage
+from poet_onnx.profiler.fitting import fit_latency_and_rate
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
-from poet_onnx.profiler.storage import fit_latency_and_rate
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import Throttle
 
