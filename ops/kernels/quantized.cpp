@@ -37,7 +37,7 @@ class LinearQuantized final : public Kernel {
     const Linear::Room room(context, linear_.panels, samples, false, rows.spare_bytes(linear_.panels.most_rows()));
     auto* const spare = reinterpret_cast<unsigned char*>(room.gradient);
     linear_.panels.each([&](Panel panel) {
-      rows.read(panel.first, panel.rows, room.matrix, spare);
+      rows.read(context.workers(), panel.first, panel.rows, room.matrix, spare);
       if (linear_.is_transposed) {
         across_.run(context, panel, Linear::floats(x), samples, room.matrix, bias, y, room.columns);
       } else {
@@ -68,7 +68,7 @@ class GatherQuantized final : public Kernel {
     if (const uint64_t bytes = table.spare_bytes(1)) room.emplace(context.api(), bytes);
     auto* const spare = room ? reinterpret_cast<unsigned char*>(room->floats()) : nullptr;
     for (const int64_t row : rows) {
-      table.read(static_cast<uint64_t>(row), 1, out, spare);
+      table.read(context.workers(), static_cast<uint64_t>(row), 1, out, spare);
       out += quantization_.columns();
     }
   }

@@ -103,27 +103,29 @@ uint64_t QuantizedRows::spare_bytes(uint64_t rows) const {
          (zeros_.is_stored() ? how_.zero_bytes(rows) + 1 : 0);
 }
 
-void QuantizedRows::read(uint64_t first, uint64_t rows, float* to, unsigned char* spare) const {
+void QuantizedRows::read(const Workers& workers, uint64_t first, uint64_t rows, float* to, unsigned char* spare) const {
   const uint64_t columns = how_.columns_, blocks = how_.blocks_, bits = how_.bits_;
   unsigned char* const for_codes = spare + (scales_.is_stored() ? how_.scale_bytes(rows) : 0);
   unsigned char* const for_zeros = for_codes + (codes_.is_stored() ? how_.code_bytes(rows) : 0);
-  const auto* scales =
+  const auto* const scales =
       reinterpret_cast<const float*>(scales_.get(how_.scale_bytes(first), how_.scale_bytes(rows), spare));
-  const unsigned char* codes = codes_.get(how_.code_bytes(first), how_.code_bytes(rows), for_codes);
+  const unsigned char* const codes = codes_.get(how_.code_bytes(first), how_.code_bytes(rows), for_codes);
   const uint64_t first_zero = first * blocks * bits / kByte;  // the byte that has it
   const unsigned char* const zeros =
       how_.is_zeroed_ ? zeros_.get(first_zero, how_.zero_bytes(first + rows) - first_zero, for_zeros) : nullptr;
   const auto make = bits == kByte ? read_bytes : read_halves;
-  uint64_t zero_bit = first * blocks * bits - first_zero * kByte;
-  for (uint64_t row = 0; row < rows; ++row)
-    for (uint64_t column = 0; column < columns; column += how_.block_, zero_bit += bits, ++scales) {
-      const uint64_t count = std::min(how_.block_, columns - column);
+  const uint64_t first_bit = first * blocks * bits - first_zero * kByte;
+  each_range(workers, rows, columns, [&](uint64_t from, uint64_t count) {
+    uint64_t block = from * blocks, at = from * columns;
+    for (const uint64_t end = (from + count) * columns; at < end; ++block) {
+      const uint64_t zero_bit = first_bit + block * bits, left = columns - at % columns;
+      const uint64_t codes_of_block = std::min(how_.block_, left);
       int32_t zero = 0;
       if (zeros != nullptr) zero = (zeros[zero_bit / kByte] >> (zero_bit % kByte)) & ((1 << bits) - 1);
-      make(to, codes, count, {how_.flip_, zero ^ how_.flip_, *scales});
-      to += count;
-      codes += count * bits / kByte;
+      make(to + at, codes + at * bits / kByte, codes_of_block, {how_.flip_, zero ^ how_.flip_, scales[block]});
+      at += codes_of_block;
     }
+  });
 }
 
 }  // namespace poet

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "kernels/kernel.h"
+#include "kernels/parallel.h"
 #include "kernels/stored.h"
 
 namespace poet {
@@ -55,7 +56,7 @@ class QuantizedRows {
   // How much room `read` takes for so many rows, beside what it makes. What is in memory takes none.
   uint64_t spare_bytes(uint64_t rows) const;
   // Makes floats of some rows. `spare` is aligned as floats are.
-  void read(uint64_t first, uint64_t rows, float* to, unsigned char* spare) const;
+  void read(const Workers& workers, uint64_t first, uint64_t rows, float* to, unsigned char* spare) const;
 
  private:
   const Quantization& how_;

@@ -174,6 +174,20 @@ def test_what_is_in_a_store_is_read_panel_by_panel(weight: Weight, stored: Seque
     store.close()
 
 
+@pytest.mark.parametrize("weight", [WEIGHTS[0], WEIGHTS[2], WEIGHTS[6]], ids=str)
+def test_floats_are_made_on_all_threads_with_the_same_bits(weight: Weight) -> None:
+    """Products of several threads have bits of their own: a matrix of ones and zeros shows the floats themselves."""
+    parts = parts_of(weight)
+    attributes = attributes_of(weight, **PANELS, transposed=0)
+    node = poet_node("LinearQuantized", ["x", "codes", "scales", "zeros"], ["y"], **attributes)
+    x = np.eye(weight.rows, dtype=np.float32)
+    for threads in (1, 3):
+        inputs = [(name, TYPES[array.dtype], array.shape) for name, array in {"x": x, **parts}.items()]
+        model = make_model([node], inputs, [("y", FLOAT, None)])
+        session = onnxruntime.InferenceSession(model, session_options(threads=threads))
+        np.testing.assert_array_equal(session.run(None, {"x": x, **parts})[0], weight.floats)
+
+
 def test_threads_may_run_one_session_at_once() -> None:
     weight = WEIGHTS[0]
     node = poet_node(
