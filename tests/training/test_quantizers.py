@@ -23,6 +23,7 @@ from torch.nn import functional
 from torch_networks.sequences import Decoder
 
 import poet_onnx
+import poet_onnx.torch
 from poet_onnx import AdamW, Lora, TrainGraph, TrainingSession
 from poet_onnx.errors import InputError
 
@@ -170,6 +171,18 @@ def test_floats_are_quantized_while_the_training_graph_is_made(net: nn.Module, f
     made = poet_onnx.train_graph(forward, loss="causal-lm", lora=LORA, quantize=how)
     assert len(floats_of(made)) == len(LINEAR) + 1
     check_against_torch(net, made)
+
+
+@pytest.mark.deep
+def test_a_module_of_torch_is_exported_checked_and_quantized(net: nn.Module, tmp_path: Path) -> None:
+    """Floats are checked against torch; what trains has few bits."""
+    settings: dict[str, Any] = {"device": "a72", "target": "stock", "optimizer": "adamw", "gap": 0.9}
+    made = poet_onnx.torch.export(
+        net, TOKENS, tmp_path / "out.onnx", loss="causal-lm", lora=LORA, quantize="4bit", exporter="legacy", **settings
+    )
+    assert made.result.train_graph is not None
+    check_against_torch(net, made.result.train_graph)
+    assert Counter(node.op_type for node in made.result.model.graph)["DequantizeLinear"] == 0
 
 
 def test_floats_are_quantized_as_the_quantizer_does(forward: Path, files: dict[str, Path], net: nn.Module) -> None:
