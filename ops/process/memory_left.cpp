@@ -46,53 +46,60 @@ bool read_number(const std::string& path, uint64_t* number) {
 
 uint64_t less(uint64_t limit, uint64_t used) { return limit - std::min(limit, used); }
 
-void lower(MemoryLeft* left, uint64_t bytes, std::string limit) {
-  if (bytes < left->bytes) *left = {bytes, std::move(limit)};
+void lower(MemoryLeft* left, uint64_t limit, uint64_t used, std::string name) {
+  const uint64_t bytes = less(limit, used), missing_bytes = less(used, limit);
+  if (bytes < left->bytes || missing_bytes > left->missing_bytes) *left = {bytes, missing_bytes, std::move(name)};
 }
 
 // How one version of control groups names things.
 struct GroupFiles {
   const char* mount;
   const char* limit;
+  const char* soft_limit;
   const char* use;
   const char* active_cache;  // keys of memory.stat: the page cache, which gives way
   const char* inactive_cache;
 };
-constexpr GroupFiles kSecond{"/sys/fs/cgroup", "memory.max", "memory.current", "active_file ", "inactive_file "};
-constexpr GroupFiles kFirst{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                            "total_active_file ", "total_inactive_file "};
+constexpr GroupFiles kSecond{"/sys/fs/cgroup", "memory.max",   "memory.high",
+                             "memory.current", "active_file ", "inactive_file "};
+constexpr GroupFiles kFirst{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.soft_limit_in_bytes",
+                            "memory.usage_in_bytes", "total_active_file ",    "total_inactive_file "};
+
+void lower_by_group(MemoryLeft* left, const GroupFiles& files, const std::string& group, const char* limit_file) {
+  uint64_t limit = 0, used = 0;
+  if (!read_number(group + limit_file, &limit) || !read_number(group + files.use, &used)) return;
+  const std::string statistics = group + "memory.stat";
+  const uint64_t cache = value_of(statistics, files.active_cache) + value_of(statistics, files.inactive_cache);
+  lower(left, limit, less(used, cache), "the control group's limit in " + group + limit_file);
+}
 
 // A group's limit holds for all groups below it, too.
-void lower_by_groups(MemoryLeft* left, const GroupFiles& files, std::string path) {
+void lower_by_groups(MemoryLeft* left, Limits limits, const GroupFiles& files, std::string path) {
   for (;;) {
     const std::string group = files.mount + (path == "/" ? "" : path) + "/";
-    uint64_t limit = 0, used = 0;
-    if (read_number(group + files.limit, &limit) && read_number(group + files.use, &used)) {
-      const std::string statistics = group + "memory.stat";
-      const uint64_t cache = value_of(statistics, files.active_cache) + value_of(statistics, files.inactive_cache);
-      lower(left, less(limit, less(used, cache)), "the control group's limit in " + group + files.limit);
-    }
+    lower_by_group(left, files, group, files.limit);
+    if (limits == Limits::kSoft) lower_by_group(left, files, group, files.soft_limit);
     if (path.size() <= 1) return;
     path.erase(std::max<size_t>(path.rfind('/'), 1));
     if (path.back() == '/' && path.size() > 1) path.pop_back();
   }
 }
 
-void lower_by_groups(MemoryLeft* left) {
+void lower_by_groups(MemoryLeft* left, Limits limits) {
   for_each_line("/proc/self/cgroup", [&](const char* line) {  // number:controllers:path
     const char* const controllers = std::strchr(line, ':');
     const char* const path = controllers == nullptr ? nullptr : std::strchr(controllers + 1, ':');
     if (path == nullptr || path[1] != '/') return;
     const std::string names = "," + std::string(controllers + 1, path) + ",";
-    if (names == ",,") lower_by_groups(left, kSecond, path + 1);
-    if (names.find(",memory,") != std::string::npos) lower_by_groups(left, kFirst, path + 1);
+    if (names == ",,") lower_by_groups(left, limits, kSecond, path + 1);
+    if (names.find(",memory,") != std::string::npos) lower_by_groups(left, limits, kFirst, path + 1);
   });
 }
 
 void lower_by_resource(MemoryLeft* left, int resource, const char* key, const char* name) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  lower(left, less(limit.rlim_cur, value_of("/proc/self/status", key) << 10), name);
+  lower(left, limit.rlim_cur, value_of("/proc/self/status", key) << 10, name);
 }
 
 uint64_t system_bytes() { return value_of("/proc/meminfo", "MemAvailable:") << 10; }
@@ -100,15 +107,15 @@ uint64_t system_bytes() { return value_of("/proc/meminfo", "MemAvailable:") << 1
 }  // namespace
 
 uint64_t cache_room_bytes() {
-  MemoryLeft left{system_bytes(), {}};
-  lower_by_groups(&left);
+  MemoryLeft left{system_bytes(), 0, {}};
+  lower_by_groups(&left, Limits::kHard);
   return left.bytes;
 }
 
-MemoryLeft memory_left() {
+MemoryLeft memory_left(Limits limits) {
   MemoryLeft left;
-  if (const uint64_t available = system_bytes()) lower(&left, available, "MemAvailable of /proc/meminfo");
-  lower_by_groups(&left);
+  if (const uint64_t available = system_bytes()) lower(&left, available, 0, "MemAvailable of /proc/meminfo");
+  lower_by_groups(&left, limits);
   lower_by_resource(&left, RLIMIT_DATA, "VmData:", "the resource limit RLIMIT_DATA");
   lower_by_resource(&left, RLIMIT_AS, "VmSize:", "the resource limit RLIMIT_AS");
   return left;

@@ -13,11 +13,15 @@ uint64_t cache_room_bytes();
 
 struct MemoryLeft {
   uint64_t bytes = UINT64_MAX;
-  std::string limit;  // what sets it, for people
+  uint64_t missing_bytes = 0;  // by which more is in use than a limit allows that was set meanwhile
+  std::string limit;           // what sets it, for people
 };
+
+// Which limits count: those that nobody can pass, or also those above which the kernel takes memory back first.
+enum class Limits { kHard, kSoft };
 
 // The least of what the system has available, what the control groups above this process leave it and what its own
 // resource limits leave it.
-MemoryLeft memory_left();
+MemoryLeft memory_left(Limits limits = Limits::kHard);
 
 }  // namespace poet

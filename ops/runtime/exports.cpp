@@ -9,6 +9,7 @@
 #include "arena/arenas.h"
 #include "kernels/optimizer.h"
 #include "process/code_pages.h"
+#include "process/memory_left.h"
 #include "runtime/allocation_tracker.h"
 #include "store/page_directory.h"
 #include "store/page_store.h"
@@ -122,6 +123,20 @@ POET_EXPORT int poet_arena_statistics(uint64_t number, poet::ArenaValues* out) {
 
 // Sessions that this thread makes from now on share a region with those of the same group; 0: with none.
 POET_EXPORT void poet_share_region(uint64_t group) { poet::arenas::set_group(group); }
+
+// How many more bytes this process may take before the kernel stops it, or takes memory back, and below 0 how many it
+// has too many; what sets that goes to `out`.
+POET_EXPORT int64_t poet_memory_left(char* out, uint64_t capacity) {
+  try {
+    const poet::MemoryLeft left = poet::memory_left(poet::Limits::kSoft);
+    std::snprintf(out, capacity, "%s", left.limit.c_str());
+    if (left.missing_bytes > 0) return -static_cast<int64_t>(std::min<uint64_t>(left.missing_bytes, INT64_MAX));
+    return static_cast<int64_t>(std::min<uint64_t>(left.bytes, INT64_MAX));
+  } catch (const std::exception&) {
+  }
+  std::snprintf(out, capacity, "nothing that is known");
+  return INT64_MAX;
+}
 
 // The updates of the operators, for gradients that are used after the step; see optimizer.h.
 POET_EXPORT void poet_update_sgd(const float* gradient, uint64_t count, const float* rates, float* parameter) {

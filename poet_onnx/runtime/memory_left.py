@@ -1,0 +1,87 @@
+"""How much memory this process has, how much more it may take, and whether others wait for memory.
+
+Sources: proc(5); the kernel's Documentation/accounting/psi.rst and admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from poet_onnx.runtime.library import operator_library
+
+_LONGEST = 4352
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class MemoryLeft:
+    """How much more memory a process may take.
+
+    Attributes:
+        size_bytes: before the kernel stops it, or takes memory back; below 0 how much it has too much by now.
+        limit: what sets that, in words.
+    """
+
+    size_bytes: int
+    limit: str
+
+
+def memory_left() -> MemoryLeft:
+    """Return what the system, control groups and limits of resources leave this process.
+
+    Raises:
+        InputError: the operator library was not built with the package.
+    """
+    limit = ctypes.create_string_buffer(_LONGEST)
+    size_bytes = int(operator_library().poet_memory_left(limit, _LONGEST))
+    return MemoryLeft(size_bytes, limit.value.decode(errors="replace"))
+
+
+def resident_bytes(root: Path = _ROOT) -> int:
+    """Return what this process has in memory; 0 where that cannot be told.
+
+    Args:
+        root: of the file system, which a test may have recorded.
+    """
+    for line in _lines(root / "proc/self/status"):
+        name, _, value = line.partition(":")
+        if name == "VmRSS":
+            return int(value.split()[0]) << 10
+    return 0
+
+
+def memory_pressure(root: Path = _ROOT) -> float:
+    """Return the largest share of the last ten seconds in which a task waited for memory, of the system and the groups.
+
+    It is 0 where the kernel does not tell, as without CONFIG_PSI.
+
+    Args:
+        root: of the file system, which a test may have recorded.
+    """
+    found = [_waiting(root / "proc/pressure/memory")]
+    for line in _lines(root / "proc/self/cgroup"):
+        number, _, path = line.partition("::")  # version 2 alone has an empty list of controllers
+        group = Path(path.strip().lstrip("/"))
+        if number == "0":
+            for each in (group, *group.parents):
+                found.append(_waiting(root / "sys/fs/cgroup" / each / "memory.pressure"))
+    return max(found)
+
+
+def _waiting(path: Path) -> float:
+    """Return the share of a line such as "some avg10=1.53 avg60=0.87 avg300=0.50 total=58761459"."""
+    for line in _lines(path):
+        kind, *figures = line.split()
+        if kind == "some":
+            shares = dict(figure.partition("=")[::2] for figure in figures)
+            return float(shares.get("avg10", "0")) / 100
+    return 0.0
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
