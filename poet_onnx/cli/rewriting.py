@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.summaries import rewrite_summary
 from poet_onnx.cli.train_graph import made_lines
 from poet_onnx.costing.measured import load_measured
+from poet_onnx.description.family import budget_name, plan_files
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.options import options_of
 from poet_onnx.plan.serialization import to_json
+from poet_onnx.quantities import parse_budget
 from poet_onnx.reporting.depicting import picture_of
 from poet_onnx.reporting.measured import Measured
 from poet_onnx.reporting.page import page_of
@@ -59,7 +61,12 @@ def rewrite(
     out = out or model.with_name(f"{model.name.removesuffix('.onnx')}.poet.onnx")
     optional = {"--plan-out": plan_out, "--report-out": report_out, "--html": html, "--trace-out": trace_out}
     beside = {} if loss is None else dict(zip(_BESIDE, files_beside(out), strict=True))
-    outputs = {"OUT": out} | beside | {option: path for option, path in optional.items() if path is not None}
+    outputs = (
+        {"OUT": out}
+        | beside
+        | _other_plans(out, planning["ram_budgets"], is_forward=loss is not None)
+        | {option: path for option, path in optional.items() if path is not None}
+    )
     given = {"MODEL": model, "--plan": plan, "--costs": costs}
     given |= {f"--known-plan {known}": known for known in planning["known_plans"]}
     check_writable(outputs, inputs={option: path for option, path in given.items() if path is not None}, force=force)
@@ -89,6 +96,18 @@ def rewrite(
         terminal.show(f"train it: poet_onnx.TrainingSession({trained}, {values}, eval_model={evaluation})")
 
 
+def _other_plans(out: Path, ram_budgets: Sequence[str], *, is_forward: bool) -> dict[str, Path]:
+    """Return where plans for smaller budgets go, and their evaluation graphs, as errors call them."""
+    sizes = [parse_budget(each, name="RAM budget").size_bytes or 0 for each in ram_budgets]
+    found = {}
+    for size_bytes, path in plan_files(out, sizes).items():
+        if path != out:
+            found[f"the plan for {budget_name(size_bytes)}"] = path
+            if is_forward:
+                found[f"the evaluation graph for {budget_name(size_bytes)}"] = files_beside(path)[1]
+    return found
+
+
 def _show_details(report: Report) -> None:
     terminal.show(tables.report_table(report))
     terminal.show(tables.process_table(report.process, "the rewritten graph"))
@@ -97,14 +116,17 @@ def _show_details(report: Report) -> None:
 
 
 def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | None) -> VerificationReport:
-    """Run both models before anything is written.
+    """Run both models before anything is written, each plan where there are several; return what was found of the last.
 
     Raises:
         CheckFailedError: if a promise is broken.
     """
     with terminal.ProgressLine(f"verifying with {feeds} random feeds"):
         original = model if result.train_graph is None else result.train_graph.training
-        verification = verify(original, result.model, feeds=feeds, page_dir=page_dir)
+        for each in (*result.others, result):
+            verification = verify(original, each.model, feeds=feeds, page_dir=page_dir)
+            if not verification.passed:
+                break
     if not verification.passed:
         for part in findings.verification_parts(verification):
             terminal.show(part, stderr=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from poet_onnx.cli.bars import Bars
-from poet_onnx.cli.tables import curve_table, estimate_lines, frozen_lines, plain_lines
+from poet_onnx.cli.tables import curve_table, estimate_lines, frozen_lines, plain_lines, plans_table
 from poet_onnx.reporting import words
 from poet_onnx.reporting.figures import LEAST_SHARE, bytes_text, percent_text
 
@@ -35,7 +35,7 @@ _NAMES = {
 _ENDS = {"time_limit": "; the search ended at its time limit", "interrupted": "; the search was interrupted"}
 
 
-def rewrite_summary(result: RewriteResult, report: Report, measured: Measured | None) -> Iterator[str | Bars]:
+def rewrite_summary(result: RewriteResult, report: Report, measured: Measured | None) -> Iterator[str | Bars | Table]:
     """Yield whether it fits, by how much and at what price, then where the bytes are.
 
     Args:
@@ -57,6 +57,9 @@ def rewrite_summary(result: RewriteResult, report: Report, measured: Measured | 
     yield ""
     yield _process_bars(f"{_PROCESS}: {bytes_text(report.process_peak_bytes)} at most", report.process)
     yield ""
+    if report.plans:
+        yield plans_table(report.plans)
+        yield ""
     yield from plain_lines(report)
     yield from _proof_line(report)
     time = "modelled" if report.time_origin == "modelled" else "from measured nodes"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from poet_onnx.reporting.curve_point import CurvePoint
     from poet_onnx.reporting.fit import Fit
     from poet_onnx.reporting.inspection import Inspection
+    from poet_onnx.reporting.plan_figures import PlanFigures
     from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
 
 _SHOWN_NODES = 3
@@ -273,6 +274,24 @@ def curve_table(curve: Sequence[CurvePoint]) -> Table:
     ]
     headings = ["--ram-budget", "tensors in a store", "energy", "time", "read", "written", "could be saved"]
     return plain_table(headings, rows, title="a step, with parameters in a store or in RAM")
+
+
+def plans_table(plans: Sequence[PlanFigures]) -> Table:
+    """Return what a step takes with the plan for each RAM budget of a model."""
+    rows = [
+        [
+            bytes_text(plan.budget_bytes),
+            bytes_text(plan.process_peak_bytes),
+            scaled_text(plan.energy_joules, "J"),
+            scaled_text(plan.seconds, "s"),
+            f"{plan.recomputed_nodes:,}",
+            bytes_text(plan.page_out_bytes),
+            percent_text(plan.gap),
+        ]
+        for plan in plans
+    ]
+    headings = ["--ram-budgets", "process", "energy", "time", "run again", "paged out", "could be saved"]
+    return plain_table(headings, rows, title="a step, with the plan for each budget")
 
 
 def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:

@@ -107,20 +107,22 @@ class TrainGraph:
             write_checkpoint(target / VALUES, self.values, {}, replace=replace, written=written)
             save_model(self.training, target / TRAINING, replace=replace, written=written)
 
-    def save_beside(self, path: Path, *, replace: bool, written: Written) -> None:
-        """Write what training takes beside a rewritten training graph, under the names of `files_beside`.
+    def save_values(self, path: Path, *, replace: bool, written: Written) -> None:
+        """Write the parameters beside a rewritten training graph, under the name of `files_beside`.
 
         Args:
             path: of the rewritten graph.
-            replace: whether files of their names may be replaced.
-            written: gets to know the files.
+            replace: whether a file of that name may be replaced.
+            written: gets to know the file.
 
         Raises:
-            InputError: if one cannot be written, or is there and must stay.
+            InputError: if it cannot be written, or is there and must stay.
         """
-        values, evaluation = files_beside(path)
-        write_checkpoint(values, self.values, {}, replace=replace, written=written)
-        save_model(self.evaluation, evaluation, replace=replace, written=written)
+        write_checkpoint(files_beside(path)[0], self.values, {}, replace=replace, written=written)
+
+    def save_evaluation(self, path: Path, *, replace: bool, written: Written) -> None:
+        """Write the evaluation graph beside a rewritten training graph likewise."""
+        save_model(self.evaluation, files_beside(path)[1], replace=replace, written=written)
 
 
 def files_beside(path: Path) -> tuple[Path, Path]:

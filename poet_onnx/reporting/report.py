@@ -19,6 +19,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Action, Plan, PlanClass, Prediction
 from poet_onnx.record import Record
+from poet_onnx.reporting.plan_figures import PlanFigures, plan_figures
 from poet_onnx.rewriting.rewrite import RewriteResult
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -200,6 +201,7 @@ class Report(Figures):
         store: what a step moves to and from the store that parameters live in; None where they are resident.
         process: the parts of `process_peak_bytes`.
         load_peak_bytes: about what the process takes until all is loaded.
+        plans: for all RAM budgets, smallest first, where several were asked for: this is the last of them.
         original: the graph as given.
         ordered: the normalized graph after memory-aware ordering alone.
     """
@@ -240,6 +242,7 @@ class Report(Figures):
     store: StoreTraffic | None = None
     process: tuple[ProcessPart, ...]
     load_peak_bytes: int = pydantic.Field(ge=0)
+    plans: tuple[PlanFigures, ...] = ()
     original: Figures
     ordered: Figures
 
@@ -307,6 +310,7 @@ class Report(Figures):
             store=StoreTraffic.of_plan(plan, result.graph, result.costs),
             process=process_parts(result.process),
             load_peak_bytes=result.process.load_peak_bytes,
+            plans=plan_figures(result, output),
             original=Figures.of(result.original, result.original_nodes, result.original_process),
             ordered=Figures.of(result.ordered, result.ordered_nodes, result.ordered_process),
         )

@@ -156,6 +156,15 @@ class RewriteOptions(StepOptions):
         metavar="BYTES",
         plans=True,
     )
+    ram_budgets: Sequence[SupportsIndex | str] = option(
+        (),
+        "Several RAM budgets in its place: a plan for each, over one set of parameters, between which "
+        "[a session changes](python.md#a-budget-that-changes) while it trains. The largest one's plan goes to OUT, the "
+        "others beside it.",
+        metavar="BYTES,BYTES[,...]",
+        commas=True,
+        plans=True,
+    )
     activation_budget: SupportsIndex | str | None = option(
         None,
         "Bound on activations, gradients and workspace alone instead: bytes, or percent of what the step needs "
@@ -258,6 +267,9 @@ class RewriteOptions(StepOptions):
         record: type = type(self)
         for first, second in (
             ("ram_budget", "activation_budget"),
+            ("ram_budgets", "ram_budget"),
+            ("ram_budgets", "activation_budget"),
+            ("ram_budgets", "plan"),
             ("max_written", "lifetime"),
             ("plan", "known_plans"),
         ):

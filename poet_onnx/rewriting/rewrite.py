@@ -17,6 +17,7 @@ from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
@@ -36,6 +37,7 @@ from poet_onnx.passes.normalize import own_errors
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.evaluation import EvaluationStep
+from poet_onnx.rewriting.family import budgets_of, planned_family
 from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.planning import Answer
 from poet_onnx.rewriting.request import BudgetKind, Request
@@ -66,6 +68,7 @@ class RewriteResult:
         warnings: what could not be decided, a sentence each.
         train_graph: what was made of a forward model, with the parameters' values; None if a training graph was given.
             With an optimizer in the step its evaluation graph is planned, too, for the same region of memory.
+        others: the same model with plans for smaller RAM budgets, smallest first, where several were asked for.
     """
 
     model: ir.Model
@@ -88,6 +91,7 @@ class RewriteResult:
     frozen_batch_norms: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     train_graph: TrainGraph | None = None
+    others: tuple[RewriteResult, ...] = ()
 
     def save(
         self, path: str | os.PathLike[str], *, replace: bool = True, written: Written | None = None
@@ -95,7 +99,8 @@ class RewriteResult:
         """Write the model to a file, whole or not at all; what is external data stays external.
 
         What a forward model also gave goes beside it: of `net.onnx` the parameters to `net.safetensors` and the
-        evaluation graph to `net.eval.onnx`. All of them are written or none.
+        evaluation graph to `net.eval.onnx`. Plans for other budgets have their names in that of the file, as
+        `net.64MiB.onnx` and `net.64MiB.eval.onnx`. All of them are written or none.
 
         Args:
             path: of the model.
@@ -103,18 +108,35 @@ class RewriteResult:
             written: gets to know the files; by default those that are new are removed after an error.
 
         Returns:
-            The files.
+            The files: the model, what goes beside it, and those of other plans.
 
         Raises:
             InputError: if one cannot be written, or is there and must stay.
         """
-        target = Path(path)
-        beside = () if self.train_graph is None else files_beside(target)
+        target, paths = Path(path), self.files(path)
         with contextlib.nullcontext(written) if written is not None else Written() as files:
             if self.train_graph is not None:
-                self.train_graph.save_beside(target, replace=replace, written=files)
-            save_model(self.model, target, replace=replace, written=files)
-        return (target, *beside)
+                self.train_graph.save_values(target, replace=replace, written=files)
+            for result in (*self.others, self):
+                place = result._place(target)
+                if result.train_graph is not None:
+                    result.train_graph.save_evaluation(place, replace=replace, written=files)
+                save_model(result.model, place, replace=replace, written=files)
+        return paths
+
+    def files(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Return the files that `save` writes: the model, what goes beside it, and those of other plans."""
+        target = Path(path)
+        found = [target] if self.train_graph is None else [target, *files_beside(target)]
+        for result in self.others:
+            place = result._place(target)
+            found += [place] if result.train_graph is None else [place, files_beside(place)[1]]
+        return tuple(found)
+
+    def _place(self, target: Path) -> Path:
+        """Return where the model goes if the plan for the largest budget goes to a target."""
+        family = PlanFamily.of_metadata(self.model.metadata_props)
+        return target if family is None else family.path_of(target, family.budget_bytes)
 
 
 @taking(RewriteOptions)
@@ -140,8 +162,16 @@ def rewrite(
     given = Given.read(model_or_path, options)
     settled = replace(request, options=given.settle(options))
     made = given.train_graph
+    budgets = budgets_of(settled)
+
+    def planned(request: Request, stored: tuple[str, ...] | None) -> RewriteResult:
+        return _rewritten(given.model.clone(), request, given.forward, made, stored)
+
     with own_errors():
-        result = _rewritten(given.model, settled, given.forward, made)
+        if budgets:
+            result = planned_family(settled, budgets, planned)
+        else:
+            result = _rewritten(given.model, settled, given.forward, made)
     warnings = (*(() if made is None else made.warnings), *result.warnings)
     return replace(result, warnings=warnings)
 
@@ -159,6 +189,8 @@ def pipeline(**options: Any) -> InPlacePass:
     read_options = read(RewriteOptions, "pipeline", options)
     if read_options.loss is not None:
         raise InputError("A pass returns no values of parameters: give a forward model with its loss to `rewrite`.")
+    if read_options.ram_budgets:
+        raise InputError("A pass returns one model: give ram_budgets to `rewrite`, or one ram_budget.")
     return _Rewrite(Request.of(read_options))
 
 
@@ -192,6 +224,7 @@ def _rewritten(
     request: Request,
     forward: Callable[[], ir.Model | None] = lambda: None,
     made: TrainGraph | None = None,
+    stored: tuple[str, ...] | None = None,
 ) -> RewriteResult:
     """Rewrite a model, which is changed: normalize it, plan the variants of its graph, carry the best plan out.
 
@@ -200,6 +233,7 @@ def _rewritten(
         request: what was asked for.
         forward: returns the evaluation graph of the same loss, if there is one.
         made: what the model comes from, if it was made of a forward model.
+        stored: names of what lives in a store, where that is settled.
     """
     # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
     if VERSION_KEY in model.metadata_props or any(node.domain == POET_DOMAIN for node in model.graph):
@@ -219,7 +253,7 @@ def _rewritten(
         EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=options.threads
     )
     constants = cache(partial(constants_of, made, source.model))
-    answer = answer_where_it_fits(source.model, request, updates, beside, constants)
+    answer = answer_where_it_fits(source.model, request, updates, beside, constants, settled=stored)
     region_bytes, evaluation = answer.laid_out.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
         region_bytes = max(region_bytes, evaluation.region.region_bytes)

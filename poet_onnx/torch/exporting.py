@@ -132,7 +132,7 @@ def export(
         frozen_batch_norm=frozen_batch_norm(forward),
         **options,
     )
-    model, parameters, evaluation = result.save(path, replace=replace)
+    model, parameters, evaluation, *_ = result.save(path, replace=replace)
     return Exported(model, parameters, evaluation, forward, result, report)
 
 

@@ -50,6 +50,6 @@ def test_importing_needs_neither_runtime_nor_solver() -> None:
 
 
 def test_pipeline_takes_what_rewrite_takes() -> None:
-    with pytest.raises(poet_onnx.InputError, match=r"pipeline takes no ram_budgets: the nearest is ram_budget"):
-        poet_onnx.pipeline(device="a72", ram_budgets="1GiB")
+    with pytest.raises(poet_onnx.InputError, match=r"pipeline takes no ram_budge: the nearest is ram_budget"):
+        poet_onnx.pipeline(device="a72", ram_budge="1GiB")
     assert poet_onnx.pipeline(device="a72", ram_budget="1GiB", gap=0.1).in_place
