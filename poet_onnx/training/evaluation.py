@@ -101,6 +101,12 @@ class Evaluation:
         tensors = {} if model is None else model.graph.initializers
         return {name: np.asarray(value.const_value) for name, value in tensors.items() if value.const_value is not None}
 
+    def close(self) -> None:
+        """Let go of the session of the graph; `runner` makes another one."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
     def runner(self, values: Mapping[str, Array], arrays: Mapping[str, Array], options: Mapping[str, Any]) -> Runner:
         """Return a session of the graph.
 

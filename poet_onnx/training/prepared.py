@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from poet_onnx.training.prepare import AnyModel
 
 
+def as_bool(value: object, name: str) -> bool:
+    """Return a value that is true or false.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {value!r}, but must be True or False.")
+    return bool(value)
+
+
 @dataclass(frozen=True)
 class Wishes:
     """What a session was asked for that the graph must allow.
@@ -49,8 +60,7 @@ class Wishes:
     def __post_init__(self) -> None:
         if self.accumulation_steps is not None:
             object.__setattr__(self, "accumulation_steps", as_batches(self.accumulation_steps))
-        if not isinstance(self.keep_gradients, (bool, np.bool_)):
-            raise InputError(f"keep_gradients is {self.keep_gradients!r}, but must be True or False.")
+        as_bool(self.keep_gradients, "keep_gradients")
 
     @property
     def updates(self) -> Updates:

@@ -127,6 +127,8 @@ class Runner:
         """
         self._runtime: Any = import_onnxruntime()
         self._role = role
+        self.is_closed = False
+        """Whether the model was let go of."""
         self.explained: Callable[[str], str] = str
         """Says in its user's words what operators of ours say, such as numbers of a store's tensors."""
         self._buffers = buffers or BatchBuffers()
@@ -169,6 +171,17 @@ class Runner:
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}
         """Arrays that every run writes its outputs to, by name."""
+
+    def close(self) -> None:
+        """Let go of the model and of all memory that it has; nothing but `is_closed` is asked afterwards."""
+        self.is_closed = True
+        self._binding = self._session = None
+        self._held.clear()
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether ONNX Runtime takes notes of all runs."""
+        return self._profiles and not self.is_closed
 
     def end_profiling(self) -> Path:
         """Write what ONNX Runtime noted of all runs so far, and return the file.

@@ -6,27 +6,26 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.errors import InputError
-from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
-from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
-from poet_onnx.training.large_constants import LargeConstants
 from poet_onnx.training.loop import SessionLoop
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.metrics import Outputs
 from poet_onnx.training.padding import REMEDY, Filling, check_statistics, filling_of
 from poet_onnx.training.parameters import Source, read_parameters
-from poet_onnx.training.prepared import Wishes, open_model
+from poet_onnx.training.plans import Plans
+from poet_onnx.training.prepared import Wishes, as_bool
 from poet_onnx.training.progress import Progress
-from poet_onnx.training.runner import BatchBuffers, Runner
+from poet_onnx.training.runner import BatchBuffers
 from poet_onnx.training.session_files import SessionFiles
+from poet_onnx.training.session_plans import SessionPlans, as_bytes
 from poet_onnx.training.store_file import StoreStatistics
 from poet_onnx.training.stored import SessionStore, as_commits
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
 
 
-class TrainingSession(SessionFiles, SessionLoop):
+class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
     """Trains a graph: parameters, gradients, moments and statistics live once, and a step copies none of them.
 
     The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. A graph that
@@ -68,6 +67,8 @@ class TrainingSession(SessionFiles, SessionLoop):
         store: str | os.PathLike[str] | None = None,
         commit_every: int = 1,
         profile_dir: str | os.PathLike[str] | None = None,
+        budget: SupportsIndex | str | None = None,
+        follow_memory: bool = False,
     ) -> None:
         """Load everything.
 
@@ -95,48 +96,44 @@ class TrainingSession(SessionFiles, SessionLoop):
                 otherwise training goes on at the store's last commit, whatever `parameters` are.
             commit_every: updates from one commit of the store to the next; `commit` makes one at any time.
             profile_dir: existing directory for ONNX Runtime's profile of the steps, which `end_profile` writes.
+            budget: for a model with plans for several RAM budgets: that of the plan to begin with, or any number of
+                bytes, for the largest one within; default the largest one that the free RAM bears.
+            follow_memory: for such a model: change the plan before a step where memory has become short, or has been
+                plenty for a while.
 
         Raises:
             InputError: if something cannot be used.
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
-        shared = {"region": SharedRegion(), "buffers": BatchBuffers()}
-        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, **shared}
+        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, "buffers": BatchBuffers()}
         self._norm: float | None = None
         self._turn = Turn()
         self._training = True
 
         values = read_parameters(parameters)
-        self._evaluation = Evaluation(eval_model)
         own = None if groups is None else as_groups(groups)
         clipped = clip_norm is not None
         wishes = Wishes(optimizer, accumulation_steps, clipped, keep_gradients, frozen_batch_norm, own, threads)
-        self._model = open_model(training_model, wishes, self._evaluation.model)
-        for panels in dict.fromkeys((self._model.panels, self._evaluation.panels)):
+        self._plans = Plans(training_model, eval_model, wishes)
+        wanted = self._plans.borne() if budget is None else self._plans.within(as_bytes(budget))
+        opened = self._plans.open(wanted)
+        self._follower = self._plans.follower() if as_bool(follow_memory, "follow_memory") else None
+        for panels in dict.fromkeys(self._plans.panels(opened)):
             check_panels(panels, threads=threads)
+        self._take(opened)
         described = self._description = self._model.description
         self._optimizer: Optimizer = optimizer or described.updates.settings
         self._rate = self._optimizer.learning_rate
         steps = described.updates.accumulation_steps
         own = described.updates.groups if own is None else own
         self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds, own)
-        self._constant_bytes = self._model.constant_bytes()
-        model = self._model
-        if isinstance(model.model, str):
-            evaluated = self._evaluation.path if self._evaluation.is_planned else None
-            self._options["constants"] = LargeConstants(model.model, evaluated)
-        self._step = Runner(
-            model.model, role="training model", ranges=model.ranges, profile_dir=profile_dir, **self._options
-        )
+        self._load(profile_dir)
         self._memory = Memory(described, self._optimizer, own, values, self._step.inputs())
         self._commit_every = as_commits(commit_every)
         self._begin_store(store, values)
         del values
-        self._step.bind(self._memory.arrays)
-        self._step.number(described.loss)
-        if self._evaluation.is_planned or (self._evaluation.is_given and not self._model.is_file):
-            self._evaluate()  # without imports, or with those that are there: say at once what is wrong with the graph
+        self._bind()
 
     def _begin_store(self, directory: str | os.PathLike[str] | None, values: Mapping[str, Array]) -> None:
         """Open the store of a model that has one."""
@@ -233,6 +230,7 @@ class TrainingSession(SessionFiles, SessionLoop):
         if not self._training:
             return self._evaluated(inputs, labels)[0]
         self._refuse_half_changed()
+        self._follow()
         feeds = self._step.feeds(inputs, labels)
         filling = filling_of(feeds, self._step.wanted, self._step.ranges)
         if filling is not None:
@@ -334,11 +332,3 @@ class TrainingSession(SessionFiles, SessionLoop):
     def _set_rates(self, factor: float) -> None:
         scale = factor / self._progress.accumulation_steps
         self._memory.set_rates(self._progress.updates + 1, self._rate, scale)
-
-    def _evaluate(self) -> Runner:
-        """Return the session of the evaluation graph."""
-        if not self._evaluation.is_given:
-            raise InputError("There is no evaluation graph: give TrainingSession its eval_model.")
-        runner = self._evaluation.runner(self._memory.values(), self._memory.arrays, self._options)
-        runner.explained = self._step.explained
-        return runner

@@ -26,9 +26,9 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
     """Train.
 
     Args:
-        job: `model` and `parameters`, files; `steps`; `threads`; `page_dir` and `store`, folders or None; `dims`, sizes
-            of what a batch leaves open; `ranges`, lowest and highest integer by input; `budget_bytes`, to which
-            RLIMIT_DATA is set, or None.
+        job: `model` and `parameters`, files; `plan_bytes`, budget of the plan, or None for the only one; `steps`;
+            `threads`; `page_dir` and `store`, folders or None; `dims`, sizes of what a batch leaves open; `ranges`,
+            lowest and highest integer by input; `budget_bytes`, to which RLIMIT_DATA is set, or None.
 
     Returns:
         What the kernel counts, in bytes: resident once all is imported, at most until then, until all is loaded, and
@@ -44,7 +44,7 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
     imported_bytes, import_peak_bytes = status_bytes("VmRSS"), status_bytes("VmHWM")
     if job["budget_bytes"] is not None:
         _limit_data(job["budget_bytes"], job["threads"])
-    places = {"page_dir": job["page_dir"], "store": job["store"]}
+    places = {"page_dir": job["page_dir"], "store": job["store"], "budget": job["plan_bytes"]}
     session = TrainingSession(job["model"], job["parameters"], threads=job["threads"], **places)
     load_peak_bytes = status_bytes("VmHWM")
     generator = np.random.default_rng(0)

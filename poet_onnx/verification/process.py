@@ -21,6 +21,7 @@ import onnx_ir as ir
 from safetensors.numpy import save_file
 
 from poet_onnx.choices import LEAST_STEPS
+from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError
 from poet_onnx.files.saving import save_model
@@ -165,12 +166,14 @@ def training_job(
     for name, allowed in known_ranges(model).items():
         ranges[name] = (max(each.lowest for each in allowed), min(each.highest for each in allowed))
     described = Description.of_metadata(model.metadata_props)
+    family = PlanFamily.of_metadata(model.metadata_props)
     has_store = described is not None and described.has_store
     return {
         "model": os.fspath(path),
         "parameters": os.fspath(parameters),
         "steps": steps,
         "threads": threads or settings.threads,
+        "plan_bytes": family.budget_bytes if family is not None and family.is_largest else None,
         "page_dir": None if page_dir is None else os.fspath(page_dir),
         "store": os.fspath(parameters.with_name("store")) if has_store else None,
         "dims": dict(settings.dims),

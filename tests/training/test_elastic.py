@@ -1,0 +1,60 @@
+"""Which plan runs while memory comes and goes."""
+
+from __future__ import annotations
+
+from poet_onnx.training.elastic import PRESSURE_SECONDS, STEPS_TO_GROW, Follower, Room, room_here
+
+SMALL, MIDDLE, LARGE = BUDGETS = (10, 20, 30)
+
+
+class Board:
+    """A board whose memory and time a test sets."""
+
+    def __init__(self, size_bytes: int, pressure: float = 0.0) -> None:
+        self.room, self.seconds, self.budget = Room(size_bytes, pressure), 0.0, LARGE
+        self.follower = Follower(BUDGETS, lambda: self.room, lambda: self.seconds)
+
+    def steps(self, count: int) -> list[int]:
+        """Make steps, and return the budgets of their plans."""
+        found = []
+        for _ in range(count):
+            self.budget = self.follower.next(self.budget)
+            found.append(self.budget)
+            self.seconds += 1
+        return found
+
+
+def test_what_does_not_fit_gives_way_at_once() -> None:
+    for size_bytes, budget in ((30, LARGE), (29, MIDDLE), (19, SMALL), (1, SMALL), (-5, SMALL)):
+        assert Board(size_bytes).steps(1) == [budget]
+
+
+def test_a_larger_plan_needs_room_for_a_while() -> None:
+    board = Board(SMALL)
+    assert board.steps(1) == [SMALL]
+    board.room = Room(LARGE, 0.0)
+    assert board.steps(STEPS_TO_GROW) == [SMALL] * (STEPS_TO_GROW - 1) + [LARGE]
+    board.room = Room(SMALL, 0.0)
+    board.steps(1)
+    board.room = Room(MIDDLE, 0.0)
+    board.steps(STEPS_TO_GROW - 1)
+    board.room = Room(SMALL, 0.0)
+    board.steps(1)
+    board.room = Room(MIDDLE, 0.0)
+    assert board.steps(STEPS_TO_GROW - 1) == [SMALL] * (STEPS_TO_GROW - 1), "it counts anew"
+
+
+def test_where_tasks_wait_for_memory_the_next_smaller_plan_runs_and_is_given_time() -> None:
+    board = Board(100, pressure=0.5)
+    wait = int(PRESSURE_SECONDS)
+    assert board.steps(2 * wait + 1) == [MIDDLE] * wait + [SMALL] * (wait + 1)
+    board.room = Room(100, 0.05)
+    assert set(board.steps(3 * STEPS_TO_GROW)) == {SMALL}, "some still wait"
+    board.room = Room(100, 0.0)
+    assert board.steps(STEPS_TO_GROW)[-1] == LARGE
+
+
+def test_this_process_has_room() -> None:
+    room = room_here()
+    assert room.size_bytes > 2**20
+    assert 0 <= room.pressure <= 1
