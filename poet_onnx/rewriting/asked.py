@@ -92,15 +92,18 @@ class Asked:
         """Return it with an evaluation that has another plan."""
         return replace(self, budget=self.budget.evaluating(evaluation, self.first.graph), evaluation=evaluation)
 
-    def check_room(self) -> None:
-        """Check that there may be a plan of the first variant.
+    def check_room(self, *, in_order: bool) -> None:
+        """Check that there may be a plan of the first variant, or that it fits `in_order`.
 
         Raises:
-            NoRoomError: if each needs more than the budget.
+            NoRoomError: if each plan, or that order, needs more than the budget.
         """
         bound_bytes, least_bytes = self.budget.bound_bytes, self.budget.least_variant_bytes(self.first)
         if bound_bytes is not None and least_bytes > bound_bytes:
             raise NoRoomError(f"The budget is {least_bytes - bound_bytes:,} bytes less than what every plan needs.")
+        room_bytes = self.budget.plan_bytes(self.first) if in_order else None
+        if room_bytes is not None and self.ordered.transient_peak_bytes > room_bytes:
+            raise NoRoomError("The budget is less than what the step needs in its order.")
 
     def candidate(self, baseline: Baseline) -> Candidate:
         """Return what is asked of the plan of a variant."""

@@ -90,6 +90,7 @@ def answer_of(
     stored: StoreChoice | None = None,
     measured_graph: TrainingGraph | None = None,
     gives_way: bool = False,
+    in_order: bool = False,
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
 
@@ -102,6 +103,7 @@ def answer_of(
         measured_graph: what costs were measured of, if that is not the first variant.
         gives_way: do not look for the smallest budget where this one leaves the step no room, or with a store has none
             for its first variant, or no plan is found: there is another way.
+        in_order: if it gives way, do so as well where the first variant does not fit in its order.
 
     Raises:
         NoRoomError: then.
@@ -116,7 +118,14 @@ def answer_of(
             model, request, request.plan, updates, evaluation, stored=stored, measured_graph=measured_graph
         )
     return _best_answer(
-        model, request, updates, evaluation, stored=stored, measured_graph=measured_graph, gives_way=gives_way
+        model,
+        request,
+        updates,
+        evaluation,
+        stored=stored,
+        measured_graph=measured_graph,
+        gives_way=gives_way,
+        in_order=in_order,
     )
 
 
@@ -163,6 +172,7 @@ def _best_answer(
     stored: StoreChoice | None,
     measured_graph: TrainingGraph | None,
     gives_way: bool,
+    in_order: bool,
 ) -> Answer:
     """Plan the first variant in which something fits, and then those that may have a plan that spends less.
 
@@ -189,7 +199,7 @@ def _best_answer(
                 own = evaluation(variant)
                 asked = Asked.of(request, variant, own, measured_graph=measured_graph, gives_way=gives_way)
                 if gives_way and stored is not None:
-                    asked.check_room()
+                    asked.check_room(in_order=in_order)
             elif variant.stored != asked.first.variant.stored:
                 continue  # the evaluation graph reads others from the store
             known = steps_of(plans.pop(variant.options, ()), variant.graph)

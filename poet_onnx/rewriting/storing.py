@@ -22,7 +22,7 @@ from poet_onnx.rewriting.asked import NoRoomError
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
-from poet_onnx.rewriting.levels import levels
+from poet_onnx.rewriting.levels import Level, levels
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.rewriting.planning import Answer, answer_of, could_save
 from poet_onnx.rewriting.request import Request
@@ -63,9 +63,14 @@ class _Ways:
         return answer_of(self.model, self.request, self.updates, lambda _: self.evaluation(), gives_way=gives_way)
 
     def stored(
-        self, names: Iterable[str] | None = None, *, request: Request | None = None, gives_way: bool = False
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        request: Request | None = None,
+        gives_way: bool = False,
+        in_order: bool = False,
     ) -> Answer:
-        """Plan with these in a store, or all that can be."""
+        """Plan with these in a store, or all that can be; it gives way besides where it fits `in_order` alone."""
         choice = StoreChoice(self.constants(), None if names is None else frozenset(names))
 
         def beside(variant: GraphVariant) -> EvaluationStep | None:
@@ -81,6 +86,7 @@ class _Ways:
             stored=choice,
             measured_graph=self._measured_graph,
             gives_way=gives_way,
+            in_order=in_order,
         )
 
     def best(self) -> Answer:
@@ -91,6 +97,7 @@ class _Ways:
             found = self.resident(gives_way=True)
         except (InfeasibleError, LimitReachedError) as error:
             begin = time.monotonic()
+            end = begin + self.request.options.time_limit_seconds
             try:
                 found = self.stored()
             except _NothingToStoreError:
@@ -104,7 +111,8 @@ class _Ways:
     def _better(self, best: Answer, end: float, seconds: float) -> Answer:
         """Return an answer that keeps a part in RAM, if one spends less than another one.
 
-        Each part gets so many seconds: with another one that is easier to plan, a step takes nearly as much energy.
+        The largest part with which a step fits in its order needs no search. Larger ones do, each of them so many
+        seconds, and are looked for while each spends less than the one before.
         """
         request = self.request
         choice, target = StoreChoice(self.constants()), request.options.target
@@ -118,17 +126,31 @@ class _Ways:
             first_graph=self._measured_graph,
             threads=threads,
         )
-        found: Answer | None = None
+        larger: list[Level] = []
         for level in levels(whole):
-            left = end - time.monotonic()
-            if level.base_joules >= _worth_joules(best) or left < 1 or (found is not None and found is not best):
+            if level.base_joules >= _worth_joules(best):
                 break  # with fewer in RAM none spends less
-            options = replace(request.options, time_limit_seconds=min(left, seconds))
-            hurried = replace(request, options=options, known_plans=())
-            with contextlib.suppress(InfeasibleError, LimitReachedError):
-                found = self.stored(level.stored, request=hurried, gives_way=True)
-                best = found if found.joules < _worth_joules(best) else best
+            found = self._part(level, seconds, in_order=True)
+            if found is None:
+                larger.append(level)
+                continue
+            best = found if found.joules < _worth_joules(best) else best
+            break
+        for level in reversed(larger):
+            left = end - time.monotonic()
+            found = self._part(level, min(left, seconds)) if left >= 1 else None
+            if found is None or found.joules >= _worth_joules(best):
+                break
+            best = found
         return best
+
+    def _part(self, level: Level, seconds: float, *, in_order: bool = False) -> Answer | None:
+        """Plan with a part in RAM in so many seconds; None where it does not fit."""
+        options = replace(self.request.options, time_limit_seconds=seconds)
+        hurried = replace(self.request, options=options, known_plans=())
+        with contextlib.suppress(InfeasibleError, LimitReachedError):
+            return self.stored(level.stored, request=hurried, gives_way=True, in_order=in_order)
+        return None
 
 
 def _worth_joules(best: Answer) -> float:

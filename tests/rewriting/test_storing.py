@@ -64,3 +64,14 @@ def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path
         modelled = poet_onnx.rewrite(net, store=store, **SETTINGS).process.peak_bytes
         found = poet_onnx.rewrite(net, store=store, costs=small, **SETTINGS).process.peak_bytes
         assert (found < modelled) is is_measured
+
+
+def test_a_part_stays_in_ram_where_there_is_no_time_to_search(tmp_path: Path) -> None:
+    """A part with which the step fits in its order needs none."""
+    net = write_net("text", tmp_path / "net.onnx")
+    whole, resident = (poet_onnx.rewrite(net, store=store, **SETTINGS) for store in ("always", "never"))
+    budget = (whole.process.peak_bytes + 2 * resident.process.peak_bytes) // 3
+    found = poet_onnx.rewrite(net, ram_budget=budget, **(SETTINGS | {"time_limit_seconds": 0.5}))
+    assert 0 < len(found.plan.stored) < len(whole.plan.stored)
+    assert found.process.peak_bytes <= budget
+    assert found.rewritten.energy_joules < whole.rewritten.energy_joules
