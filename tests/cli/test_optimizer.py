@@ -98,6 +98,7 @@ def test_inspect_counts_the_moments(cli: Cli, model_path: Callable[..., Path]) -
     assert found["adamw"] > 1.9 * found["sgd"]
 
 
+@pytest.mark.deep
 def test_costs_are_measured_for_an_optimizer(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     model, out, costs = model_path("mlp-mse"), tmp_path / "out.onnx", tmp_path / "costs.json"
     measuring = ("--device", "host", "-o", costs, "--repetitions", "2", "--page-dir", tmp_path, "--optimizer", "adam")

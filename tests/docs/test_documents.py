@@ -8,12 +8,13 @@ that name. All of a document's blocks run in one folder, one after the other. Ot
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -36,7 +37,7 @@ batches = [(random.standard_normal({shape}, dtype=np.float32), random.integers(0
 """
 """Random batches in place of data, as data.py."""
 
-GUIDE_SHAPE, DENSENET_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
+GUIDE_SHAPE, SMALL_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
 
 
 def names(paths: tuple[Path, ...]) -> list[str]:
@@ -186,15 +187,33 @@ def test_the_guide_leads_to_a_trained_model(guided: Path) -> None:
     assert (guided / "trained.onnx").stat().st_size > 0
 
 
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what onnxruntime-training makes of a small network of images."""
+    from export_models import export, quiet
+    from models import Recipe, images
+    from torch import nn
+
+    def small() -> nn.Module:
+        layers = [layer for _ in range(3) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Tanh())]
+        first = nn.Conv2d(3, 8, 3, padding=1)
+        return nn.Sequential(first, *layers, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(128, 10))
+
+    folder = tmp_path_factory.mktemp("artifacts")
+    with quiet():
+        export(Recipe(small, functools.partial(images, SMALL_SHAPE[-1])), folder)
+    return folder
+
+
 @pytest.mark.parametrize("path", RUN, ids=names(RUN))
-def test_blocks_run(path: Path, tmp_path: Path, guided: Path, model_path: Callable[..., Path]) -> None:
+def test_blocks_run(path: Path, tmp_path: Path, guided: Path, artifacts: Path) -> None:
     """Run a document's blocks beside the guide's exported network, or the artifacts of onnxruntime-training."""
     if path == README:
         for name in ("network.py", "forward.onnx"):
             shutil.copy(guided / name, tmp_path)
         shape = GUIDE_SHAPE
     else:
-        shutil.copytree(model_path("densenet").parent, tmp_path, dirs_exist_ok=True)
-        shape = DENSENET_SHAPE
+        shutil.copytree(artifacts, tmp_path, dirs_exist_ok=True)
+        shape = SMALL_SHAPE
     (tmp_path / "data.py").write_text(DATA.format(shape=shape), encoding="utf-8")
     follow(path, tmp_path)

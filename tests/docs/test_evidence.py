@@ -60,6 +60,7 @@ def test_no_method_crashed() -> None:
             assert rows.have(row) or (row["message"] and row["status"] != "failed"), (path.name, row["method"])
 
 
+@pytest.mark.deep
 def test_figures_are_made_by_their_command(tmp_path: Path) -> None:
     cache = ROOT / ".cache" / "evidence-test"
     given = ["fig5", "--reduced", "--time-limit", "10", "--cache", str(cache), "-o", str(tmp_path)]

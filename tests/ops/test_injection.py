@@ -18,7 +18,7 @@ from poet_onnx.runtime import PagingOptions, session_options
 from poet_onnx.runtime.options import BACKENDS, CIPHERS
 
 FAULTS = SUPPORT / "injected_faults.py"
-LONG = "bert-2-async or resnet18-async"  # tests of those that run in a process with the faulty library
+LONG = "bert-2-sync-more or bert-2-async or resnet18-async"  # of the tests in FAULTS
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 
 

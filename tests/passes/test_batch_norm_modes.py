@@ -149,6 +149,7 @@ def test_a_rewritten_model_knows_by_itself(tmp_path: Path) -> None:
         poet_onnx.TrainingSession(model, path.with_name("checkpoint"), frozen_batch_norm="all")
 
 
+@pytest.mark.deep
 def test_measured_costs_are_of_the_same_graph(tmp_path: Path) -> None:
     from poet_onnx.costing.device import load_device
     from poet_onnx.profiler import measure

@@ -242,6 +242,7 @@ def test_an_original_without_the_layer_is_refused(tmp_path: Path) -> None:
 
 
 @NEEDS_STOCK
+@pytest.mark.deep
 def test_resnet18_with_its_head_and_last_stage_trained_is_torchs_on_the_stock_runtime(tmp_path: Path) -> None:
     from convolutional_nets import resnet18
 

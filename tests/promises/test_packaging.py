@@ -55,26 +55,40 @@ def run_python(*arguments: str, cwd: Path = ROOT) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build the source distribution, unpack it elsewhere and build a wheel there."""
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the source distribution and unpack it elsewhere."""
     target = tmp_path_factory.mktemp("dist")
     run_python("-c", f"import scikit_build_core.build as b; b.build_sdist({str(target)!r})")
     (archive,) = target.glob("poet_onnx-*.tar.gz")
     assert archive.stat().st_size < MAX_SOURCES_BYTES, "environments, caches or builds are in the source distribution"
-    with tarfile.open(archive) as sources:
-        sources.extractall(target)
-    run_python(
-        *("-m", "pip", "--disable-pip-version-check", "wheel", "--no-build-isolation", "--no-deps", "-w", str(target)),
-        "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0",  # quick; build_wheels makes what is shipped
-        str(target / archive.name.removesuffix(".tar.gz")),
-    )
-    (built,) = target.glob("poet_onnx-*.whl")
-    return zipfile.ZipFile(built)
+    with tarfile.open(archive) as packed:
+        packed.extractall(target)
+    return target / archive.name.removesuffix(".tar.gz")
 
 
-def test_wheel_holds_library_modules_and_data(wheel: zipfile.ZipFile) -> None:
+def built(sources: Path, folder: Path, setting: str) -> zipfile.ZipFile:
+    """Build a wheel of the unpacked sources."""
+    quiet = ("-m", "pip", "--disable-pip-version-check", "wheel", "--no-build-isolation", "--no-deps")
+    run_python(*quiet, "-w", str(folder), f"--config-settings={setting}", str(sources))
+    (wheel,) = folder.glob("poet_onnx-*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Build a wheel without the library, which takes most of the time."""
+    return built(sources, tmp_path_factory.mktemp("wheel"), "wheel.cmake=false")
+
+
+@pytest.fixture(scope="module")
+def whole_wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Build a wheel with the library, not optimized: build_wheels makes what is shipped."""
+    return built(sources, tmp_path_factory.mktemp("whole"), "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0")
+
+
+def test_wheel_holds_modules_and_data(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    expected = {"poet_onnx/ops/libpoet_ops.so", "poet_onnx/py.typed", "poet_onnx/__init__.py"}
+    expected = {"poet_onnx/py.typed", "poet_onnx/__init__.py"}
     for folder in ("poet_onnx", "passes", "ops"):
         for path in (ROOT / folder).rglob("*"):
             if (
@@ -99,11 +113,12 @@ def test_wheel_serves_every_python_and_has_the_command(wheel: zipfile.ZipFile) -
     assert "License-File: LICENSE" in metadata
 
 
-def test_wheel_has_no_hook_that_makes_calls_fail(wheel: zipfile.ZipFile) -> None:
+@pytest.mark.deep  # `.ci/run` builds, installs and tries the wheels that are shipped
+def test_wheel_has_the_library_without_a_hook_that_makes_calls_fail(whole_wheel: zipfile.ZipFile) -> None:
     """The library that tests build for that has them under this name."""
     hook = b"poet_arm_fault"
     assert hook in (faulty_library() / "libpoet_ops.so").read_bytes()
-    shipped = wheel.read("poet_onnx/ops/libpoet_ops.so")
+    shipped = whole_wheel.read("poet_onnx/ops/libpoet_ops.so")
     assert hook not in shipped
     assert b"faults" not in shipped
 
@@ -164,8 +179,9 @@ def test_stubs_make_a_library_for_older_systems(compiler: str, tmp_path: Path) -
     assert ctypes.CDLL(str(library)).answer() == 42
 
 
-def test_wheel_built_for_this_machine_is_not_called_portable(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    copy = Path(shutil.copy(str(wheel.filename), tmp_path))
+@pytest.mark.deep
+def test_wheel_built_for_this_machine_is_not_called_portable(whole_wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(str(whole_wheel.filename), tmp_path))
     processor = copy.stem.partition("linux_")[2]
     tagger = (sys.executable, str(ROOT / "scripts/release/wheel/tag_wheel.py"), str(copy), processor)
     done = subprocess.run(tagger, capture_output=True, text=True, timeout=60, check=False)

@@ -25,7 +25,7 @@ from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
-MUTANTS = 400
+MUTANTS = 200
 VERIFIED = 3
 
 

@@ -72,7 +72,9 @@ def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
         poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20)
 
 
-@pytest.mark.parametrize(("option", "settled"), [("activation_budget", False), ("ram_budget", True)])
+@pytest.mark.parametrize(
+    ("option", "settled"), sampled([("activation_budget", False), ("ram_budget", True)], ("activation_budget", False))
+)
 def test_what_would_do_is_said_in_the_terms_of_who_asked(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, option: str, settled: bool
 ) -> None:

@@ -37,6 +37,7 @@ def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.deep  # the quickstart does it with a larger model
 def test_a_rewritten_graph_trains_to_the_same_bits_in_less_memory(rewritten: Path) -> None:
     trained = rewritten.with_name("trained.onnx")
     done = compare(rewritten.parent, rewritten, "--output", trained)

@@ -82,6 +82,7 @@ def test_expansions_of_another_graph_are_refused(wide: Path, expansions: str) ->
         lower(normalized(wide), "stock", expansions)
 
 
+@pytest.mark.deep
 def test_a_lowered_graph_is_planned_with_its_own_measured_costs(wide: Path, tmp_path: Path) -> None:
     """Nodes of expansions that were not measured are modelled, at the measured ones' pace."""
     measured = measure(wide, load_device("host"), page_dir=tmp_path, repetitions=2, warmup=1, target="stock")
