@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from poet_onnx.costing.workspace import allocation_order, workspace_parts
@@ -55,9 +57,9 @@ def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], liveness: Buffe
     An output that takes over the buffer of an input is no block of its own: it lengthens the life of that one.
     """
     nodes = {node.name: node for node in problem.graph.nodes}
-    made = _by_step(liveness.versions, len(steps), lambda version: version.born)
-    dying = _by_step(liveness.versions, len(steps), lambda version: version.dies)
-    tokens = _by_step(liveness.tokens, len(steps), lambda token: token.born)
+    made = _by_step(liveness.versions, attrgetter("born"))
+    dying = _by_step(liveness.versions, attrgetter("dies"))
+    tokens = _by_step(liveness.tokens, attrgetter("born"))
     blocks: list[Block] = []
     place: dict[BufferLife, int] = {}
     for index, step in enumerate(steps):
@@ -107,9 +109,9 @@ def live_bytes(blocks: Iterable[Living], steps: int) -> tuple[int, ...]:
 
 
 def _by_step(
-    versions: Sequence[BufferLife], steps: int, step_of: Callable[[BufferLife], int]
-) -> list[list[BufferLife]]:
-    found: list[list[BufferLife]] = [[] for _ in range(steps)]
+    versions: Sequence[BufferLife], step_of: Callable[[BufferLife], int]
+) -> defaultdict[int, list[BufferLife]]:
+    found: defaultdict[int, list[BufferLife]] = defaultdict(list)
     for version in versions:
         found[step_of(version)].append(version)
     return found
@@ -131,15 +133,17 @@ def _asked(
     if sum(buffers) > workspace_bytes:  # which was measured
         buffers = ()
     workspace_bytes -= sum(buffers)
-    asked, left = {version.value: version for version in made}, iter(buffers)
-    for place in allocation_order(node):
-        name = node.outputs[place] if BUFFER != place < len(node.outputs) else ""
-        size_bytes = next(left, 0) if place == BUFFER else 0
-        if size_bytes:
-            yield BlockKind.SCRATCH, size_bytes
-        elif name in asked:
-            yield asked.pop(name)
-    yield from asked.values()
+    if order := allocation_order(node):
+        asked, left = {version.value: version for version in made}, iter(buffers)
+        for place in order:
+            name = node.outputs[place] if BUFFER != place < len(node.outputs) else ""
+            size_bytes = next(left, 0) if place == BUFFER else 0
+            if size_bytes:
+                yield BlockKind.SCRATCH, size_bytes
+            elif name in asked:
+                yield asked.pop(name)
+        made = tuple(asked.values())
+    yield from made
     if workspace_bytes:
         yield BlockKind.WORKSPACE, workspace_bytes
 
