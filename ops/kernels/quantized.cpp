@@ -34,10 +34,12 @@ class LinearQuantized final : public Kernel {
     const size_t bias_at = quantization_.is_zeroed() ? 4 : 3;
     float* const bias = is_biased_ ? read_floats(context, bias_at, linear_.width_out()) : nullptr;
     float* const y = Linear::output(context, x.layout.shape, linear_.width_out());
-    const Linear::Room room(context, linear_.panels, samples, false, rows.spare_bytes(linear_.panels.most_rows()));
-    auto* const spare = reinterpret_cast<unsigned char*>(room.gradient);
+    const uint64_t most_rows = linear_.panels.most_rows();
+    const uint64_t spare_bytes = rows.spare_bytes(QuantizedPanels::window_rows(rows, most_rows));
+    const Linear::Room room(context, linear_.panels, samples, false, spare_bytes);
+    QuantizedPanels floats(rows, most_rows, reinterpret_cast<unsigned char*>(room.gradient));
     linear_.panels.each([&](Panel panel) {
-      rows.read(context.workers(), panel.first, panel.rows, room.matrix, spare);
+      floats.read(context.workers(), panel.first, panel.rows, room.matrix);
       if (linear_.is_transposed) {
         across_.run(context, panel, Linear::floats(x), samples, room.matrix, bias, y, room.columns);
       } else {
@@ -65,12 +67,9 @@ class GatherQuantized final : public Kernel {
     const std::vector<int64_t> rows = read_rows(indices, static_cast<int64_t>(quantization_.rows()));
     auto* out = static_cast<float*>(context.output(0, gathered(indices.layout.shape)));
     std::optional<Workspace> room;
-    if (const uint64_t bytes = table.spare_bytes(1)) room.emplace(context.api(), bytes);
+    if (const uint64_t bytes = table.row_spare_bytes() * rows.size()) room.emplace(context.api(), bytes);
     auto* const spare = room ? reinterpret_cast<unsigned char*>(room->floats()) : nullptr;
-    for (const int64_t row : rows) {
-      table.read(context.workers(), static_cast<uint64_t>(row), 1, out, spare);
-      out += quantization_.columns();
-    }
+    table.gather(context.workers(), rows, out, spare);
   }
 
  private:

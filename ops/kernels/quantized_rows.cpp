@@ -1,6 +1,7 @@
 #include "kernels/quantized_rows.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/vector_loops.h"
 
@@ -103,28 +104,67 @@ uint64_t QuantizedRows::spare_bytes(uint64_t rows) const {
          (zeros_.is_stored() ? how_.zero_bytes(rows) + 1 : 0);
 }
 
-void QuantizedRows::read(const Workers& workers, uint64_t first, uint64_t rows, float* to, unsigned char* spare) const {
-  const uint64_t columns = how_.columns_, blocks = how_.blocks_, bits = how_.bits_;
+QuantizedRows::Parts QuantizedRows::get(uint64_t first, uint64_t rows, unsigned char* spare) const {
   unsigned char* const for_codes = spare + (scales_.is_stored() ? how_.scale_bytes(rows) : 0);
   unsigned char* const for_zeros = for_codes + (codes_.is_stored() ? how_.code_bytes(rows) : 0);
-  const auto* const scales =
-      reinterpret_cast<const float*>(scales_.get(how_.scale_bytes(first), how_.scale_bytes(rows), spare));
-  const unsigned char* const codes = codes_.get(how_.code_bytes(first), how_.code_bytes(rows), for_codes);
-  const uint64_t first_zero = first * blocks * bits / kByte;  // the byte that has it
-  const unsigned char* const zeros =
-      how_.is_zeroed_ ? zeros_.get(first_zero, how_.zero_bytes(first + rows) - first_zero, for_zeros) : nullptr;
-  const auto make = bits == kByte ? read_bytes : read_halves;
-  const uint64_t first_bit = first * blocks * bits - first_zero * kByte;
+  Parts parts;
+  parts.scales = reinterpret_cast<const float*>(scales_.get(how_.scale_bytes(first), how_.scale_bytes(rows), spare));
+  parts.codes = codes_.get(how_.code_bytes(first), how_.code_bytes(rows), for_codes);
+  if (how_.is_zeroed_) {
+    const uint64_t bit = first * how_.blocks_ * how_.bits_, byte = bit / kByte;  // that has the first zero
+    parts.zeros = zeros_.get(byte, how_.zero_bytes(first + rows) - byte, for_zeros);
+    parts.zero_bit = bit - byte * kByte;
+  }
+  return parts;
+}
+
+void QuantizedRows::make(const Parts& parts, uint64_t first, uint64_t rows, float* to) const {
+  const uint64_t columns = how_.columns_, bits = how_.bits_;
+  const auto read = bits == kByte ? read_bytes : read_halves;
+  uint64_t block = first * how_.blocks_;
+  for (uint64_t at = first * columns, end = (first + rows) * columns; at < end; ++block) {
+    const uint64_t zero_bit = parts.zero_bit + block * bits;
+    const uint64_t count = std::min(how_.block_, columns - at % columns);
+    int32_t zero = 0;
+    if (parts.zeros != nullptr) zero = (parts.zeros[zero_bit / kByte] >> (zero_bit % kByte)) & ((1 << bits) - 1);
+    read(to, parts.codes + at * bits / kByte, count, {how_.flip_, zero ^ how_.flip_, parts.scales[block]});
+    to += count;
+    at += count;
+  }
+}
+
+void QuantizedRows::gather(const Workers& workers, const std::vector<int64_t>& rows, float* to,
+                           unsigned char* spare) const {
+  const uint64_t row_bytes = row_spare_bytes();
+  std::vector<size_t> order(row_bytes == 0 ? 0 : rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
+  std::vector<Parts> parts(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t place = order.empty() ? i : order[i];
+    parts[place] = get(static_cast<uint64_t>(rows[place]), 1, spare + place * row_bytes);
+  }
+  each_range(workers, rows.size(), how_.columns_, [&](uint64_t from, uint64_t count) {
+    for (uint64_t i = from; i < from + count; ++i) make(parts[i], 0, 1, to + i * how_.columns_);
+  });
+}
+
+QuantizedPanels::QuantizedPanels(const QuantizedRows& rows, uint64_t most_rows, unsigned char* spare)
+    : rows_(rows), window_rows_(window_rows(rows, most_rows)), spare_(spare) {}
+
+uint64_t QuantizedPanels::window_rows(const QuantizedRows& rows, uint64_t most_rows) {
+  return std::min(rows.rows(), std::max(kWindowRows, most_rows));
+}
+
+void QuantizedPanels::read(const Workers& workers, uint64_t first, uint64_t rows, float* to) {
+  if (first < first_ || first + rows > end_) {
+    first_ = first;
+    end_ = std::min(rows_.rows(), first + window_rows_);
+    parts_ = rows_.get(first_, end_ - first_, spare_);
+  }
+  const uint64_t columns = rows_.columns();
   each_range(workers, rows, columns, [&](uint64_t from, uint64_t count) {
-    uint64_t block = from * blocks, at = from * columns;
-    for (const uint64_t end = (from + count) * columns; at < end; ++block) {
-      const uint64_t zero_bit = first_bit + block * bits, left = columns - at % columns;
-      const uint64_t codes_of_block = std::min(how_.block_, left);
-      int32_t zero = 0;
-      if (zeros != nullptr) zero = (zeros[zero_bit / kByte] >> (zero_bit % kByte)) & ((1 << bits) - 1);
-      make(to + at, codes + at * bits / kByte, codes_of_block, {how_.flip_, zero ^ how_.flip_, scales[block]});
-      at += codes_of_block;
-    }
+    rows_.make(parts_, first - first_ + from, count, to + from * columns);
   });
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/kernel.h"
 #include "kernels/parallel.h"
@@ -51,16 +52,52 @@ class Quantization {
 // The matrix that inputs from `first` on have: codes, scales and, where there are such, zeros.
 class QuantizedRows {
  public:
+  // Codes, scales and zeros of neighbouring rows; the first zero may lie within a byte.
+  struct Parts {
+    const float* scales = nullptr;
+    const unsigned char* codes = nullptr;
+    const unsigned char* zeros = nullptr;
+    uint64_t zero_bit = 0;
+  };
+
   QuantizedRows(const Context& context, size_t first, const Quantization& how);
 
-  // How much room `read` takes for so many rows, beside what it makes. What is in memory takes none.
+  uint64_t rows() const { return how_.rows(); }
+  uint64_t columns() const { return how_.columns(); }
+  // How much room `get` takes for so many rows. What is in memory takes none.
   uint64_t spare_bytes(uint64_t rows) const;
-  // Makes floats of some rows. `spare` is aligned as floats are.
-  void read(const Workers& workers, uint64_t first, uint64_t rows, float* to, unsigned char* spare) const;
+  // The same for a row by itself, behind which another one's may be.
+  uint64_t row_spare_bytes() const { return (spare_bytes(1) + sizeof(float) - 1) / sizeof(float) * sizeof(float); }
+  // Some rows, in place or read to `spare`, which is aligned as floats are.
+  Parts get(uint64_t first, uint64_t rows, unsigned char* spare) const;
+  // Makes floats of some of them, counted from the first of `parts`.
+  void make(const Parts& parts, uint64_t first, uint64_t rows, float* to) const;
+  // Makes floats of single rows. `spare` has room for each by itself. A store is read in the order of the rows.
+  void gather(const Workers& workers, const std::vector<int64_t>& rows, float* to, unsigned char* spare) const;
 
  private:
   const Quantization& how_;
   GivenBytes codes_, scales_, zeros_;
+};
+
+// Panels of such a matrix, one after the other. A store is read in windows of several panels: it reads whole pages, and
+// scales of a panel are a small part of one.
+class QuantizedPanels {
+ public:
+  static constexpr uint64_t kWindowRows = 1024;  // at least (poet_onnx/graph/operators/quantized.py has the same)
+
+  QuantizedPanels(const QuantizedRows& rows, uint64_t most_rows, unsigned char* spare);
+
+  // How many rows `spare` has room for, where no panel has more than `most_rows`.
+  static uint64_t window_rows(const QuantizedRows& rows, uint64_t most_rows);
+  void read(const Workers& workers, uint64_t first, uint64_t rows, float* to);
+
+ private:
+  const QuantizedRows& rows_;
+  const uint64_t window_rows_;
+  unsigned char* const spare_;
+  QuantizedRows::Parts parts_;
+  uint64_t first_ = 0, end_ = 0;
 };
 
 }  // namespace poet

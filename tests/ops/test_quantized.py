@@ -39,6 +39,10 @@ WEIGHTS = [
 within a byte."""
 
 
+TALL = Weight(2230, 70, size=32, has_zeros=True)
+"""Rows of several windows, which are read from a store one at a time."""
+
+
 def parts_of(weight: Weight, *, signed: bool = False) -> dict[str, Array]:
     """Return codes, scales and zeros as the operators take them."""
     flip = 1 << (weight.bits - 1) if signed else 0
@@ -133,7 +137,7 @@ def test_a_weight_without_zeros_has_its_zero_at_code_0() -> None:
     assert run(node, {"x": x, **parts}).tobytes() == unfused(weight, x, [gemm], signed=True).tobytes()
 
 
-@pytest.mark.parametrize("weight", [WEIGHTS[0], WEIGHTS[2], WEIGHTS[6]], ids=str)
+@pytest.mark.parametrize("weight", [WEIGHTS[0], WEIGHTS[2], WEIGHTS[6], TALL], ids=str)
 @pytest.mark.parametrize("stored", [(), ("codes",), ("scales", "zeros"), ("codes", "scales", "zeros")])
 def test_what_is_in_a_store_is_read_panel_by_panel(weight: Weight, stored: Sequence[str], tmp_path: Path) -> None:
     """Workspace and bytes moved are those that are declared."""
@@ -141,6 +145,7 @@ def test_what_is_in_a_store_is_read_panel_by_panel(weight: Weight, stored: Seque
     store = held(tmp_path, {name: parts[name] for name in stored} or {"other": np.ones(3, np.float32)})
     given = parts | {name: np.array([store.handle(name)]) for name in stored}
     before = store.statistics()
+    tall = np.array([3, 0, -1, 3, weight.rows // 2])
     for operator, x, others in (
         (
             "LinearQuantized",
@@ -148,7 +153,7 @@ def test_what_is_in_a_store_is_read_panel_by_panel(weight: Weight, stored: Seque
             {**PANELS, "transposed": 1},
         ),
         ("LinearQuantized", np.ones((3, weight.rows), np.float32), {**PANELS, "transposed": 0}),
-        ("GatherQuantized", np.array([3, 0, -1]), {}),
+        ("GatherQuantized", tall, {}),
     ):
         attributes = attributes_of(weight, **others)
         node = poet_node(operator, ["x", "codes", "scales", "zeros"], ["y"], **attributes)

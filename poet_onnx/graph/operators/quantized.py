@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, said
-from poet_onnx.graph.operators.linear import PANELS, compared_rows, matrix_of, most_rows, panel_count, piece_rows
-from poet_onnx.graph.operators.rules import FLOAT
+from poet_onnx.graph.operators.linear import PANELS, compared_rows, matrix_of, most_rows, piece_rows
+from poet_onnx.graph.operators.rules import FLOAT, of_each
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work, elements
 from poet_onnx.graph.operators.stored import PAGE_BYTES
@@ -21,6 +21,12 @@ _FLOAT_BYTES, _BYTE = 4, 8
 _FLOPS_OF_A_NUMBER = 2
 _WIDTHS = (4, 8)
 _HANDLE = "INT64"
+_SORTED_BYTES = 56
+"""What a row takes in the lists of rows and of where their parts are."""
+
+_WINDOW_ROWS = 1024
+"""Rows that are read from a store at a time, at least; ops/kernels/quantized_rows.h has the same."""
+
 _QUANTIZATION = (
     Attribute("bits", "INT", "Of a code: 4 or 8."),
     Attribute("block", "INT", "Codes of a row with one scale."),
@@ -97,11 +103,12 @@ def _room(call: Call) -> int:
     """Return the bytes of a panel of the matrix, and of its samples."""
     rows, columns, samples = _sizes(call)
     most = most_rows(rows, call.integer("panel_rows", 1))
-    return _FLOAT_BYTES * most * (columns + samples) + _spare(call, most)
+    return _FLOAT_BYTES * most * (columns + samples) + _spare(call, min(rows, max(_WINDOW_ROWS, most)))
 
 
-def _row(call: Call) -> int:
-    return _spare(call, 1)
+def _rows_apart(call: Call) -> int:
+    """Return the room for each row by itself that is read from a store."""
+    return elements(call.input(0)) * -(-_spare(call, 1) // _FLOAT_BYTES) * _FLOAT_BYTES
 
 
 def _multiplied(call: Call) -> Work:
@@ -118,8 +125,9 @@ def _looked_up(call: Call) -> Work:
 
 def _panels_read(call: Call) -> StorageWork:
     parts = stored_parts(call)
-    panels = panel_count(call.integers("matrix")[0], call.integer("panel_rows", 1))
-    return StorageWork(sum(parts.values()), 0, panels * len(parts))
+    rows = call.integers("matrix")[0]
+    windows = -(-rows // max(_WINDOW_ROWS, most_rows(rows, call.integer("panel_rows", 1))))
+    return StorageWork(sum(parts.values()), 0, windows * len(parts))
 
 
 def _rows_read(call: Call) -> StorageWork:
@@ -165,7 +173,8 @@ SPECS = [
         check=_matrix_fits,
         work=_looked_up,
         storage=_rows_read,
-        workspace=_row,
+        workspace=_rows_apart,
+        heap=of_each(0, _SORTED_BYTES),
         schema=Schema(
             "GatherQuantized(indices, codes, scales, zeros?, after...) -> rows: rows of a table of few bits.",
             (("rows", "tensor(float)"),),
