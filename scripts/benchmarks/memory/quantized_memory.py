@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What RAM do adapters of a decoder take to train, beside floats and beside weights of 4 bits?
+
+    PYTHONPATH=scripts python scripts/benchmarks/memory/quantized_memory.py --stock-python PYTHON -o OUT.csv
+
+A decoder of the shape of Qwen2-0.5B, with so many layers and words and random weights, is exported with transformers
+and rewritten for the stock runtime, one thread, with adapters of rank 8 at every projection and SGD: with floats and
+with `--quantize 4bit`, each all in RAM and with weights in a store. Fresh processes then train so many steps on the
+same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates, saves and
+exports; `step_seconds` is processor time, `read_mib` what a step reads from the store. `digest` is of all losses,
+adapters and moments: where weights are the same, it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("store_memory_worker.py")
+LORA = "rank=8,alpha=16,targets=*_proj.weight"
+WAYS: dict[str, dict[str, Any]] = {
+    "floats": {"store": "never"},
+    "floats, store": {"store": "always"},
+    "4 bits": {"store": "never", "quantize": "4bit"},
+    "4 bits, store": {"store": "always", "quantize": "4bit"},
+}
+FIELDS = ("weights", "layers", "words", "tokens", "steps", "nodes", "predicted_mib", "peak_mib", "step_seconds")
+FIELDS += ("read_mib", "digest")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure all ways and write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"default all: {', '.join(map(repr, WAYS))}")
+    parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), metavar="PYTHON")
+    parser.add_argument("--layers", type=int, default=4, help="of the decoder (default 4)")
+    parser.add_argument("--words", type=int, default=8000, help="of its vocabulary (default 8000)")
+    parser.add_argument("--tokens", type=int, default=128, help="of a batch (default 128)")
+    parser.add_argument("--steps", type=int, default=5, help="that each process trains (default 5)")
+    parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
+    options = parser.parse_args(arguments)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        forward = exported(Path(folder), options)
+        for number, way in enumerate(options.ways or WAYS):
+            rows.append(measured(way, forward, Path(folder, f"{number}.onnx"), options))
+            print(*(f"{field}={rows[-1][field]}" for field in FIELDS), flush=True)
+    if options.output is not None:
+        with options.output.open("w", newline="", encoding="utf-8") as file:
+            sizes = f"--layers {options.layers} --words {options.words} --tokens {options.tokens}"
+            file.write(f"# PYTHONPATH=scripts python scripts/benchmarks/memory/{Path(__file__).name} {sizes}\n")
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    return 0 if all(row["peak_mib"] <= row["predicted_mib"] for row in rows) else 1
+
+
+def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of a way."""
+    from poet_onnx import rewrite
+
+    settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "causal-lm", "optimizer": "sgd"}
+    settings |= {"lora": LORA, "python": "3.11", "gap": 0.5, "time_limit_seconds": 60, "activation_budget": "100%"}
+    result = rewrite(forward, **{**settings, **WAYS[way]})
+    result.save(model)
+    store = str(model.with_suffix(".store")) if result.plan.stored else ""
+    command = [options.stock_python, str(WORKER), str(model), store, str(options.steps)]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return {
+        "weights": way,
+        "layers": options.layers,
+        "words": options.words,
+        "tokens": options.tokens,
+        "steps": options.steps,
+        "nodes": len(list(result.model.graph)),
+        "predicted_mib": round(result.process.peak_bytes / 2**20, 1),
+        "peak_mib": found["peak_mib"],
+        "step_seconds": found["step_seconds"],
+        "read_mib": found["read_mib"],
+        "digest": found["digest"][:12],
+    }
+
+
+def exported(folder: Path, options: argparse.Namespace) -> Path:
+    """Return the forward model."""
+    import torch
+    from export_models import quiet
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": options.layers}
+    heads = {"num_attention_heads": 14, "num_key_value_heads": 2, "attn_implementation": "eager"}
+    config = Qwen2Config(vocab_size=options.words, tie_word_embeddings=True, use_cache=False, **sizes, **heads)
+    net = Qwen2ForCausalLM(config).float().eval()
+    mask = torch.ones(1, options.tokens, dtype=torch.long)
+
+    class Scores(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = net
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            """Return the scores of the next token at each place."""
+            scores: torch.Tensor = self.model(input_ids=input_ids, attention_mask=mask, use_cache=False).logits
+            return scores
+
+    path = folder / "forward.onnx"
+    ids = torch.zeros(1, options.tokens, dtype=torch.long)
+    with quiet():
+        torch.onnx.export(
+            Scores(),
+            (ids,),
+            str(path),
+            dynamo=False,
+            opset_version=17,
+            do_constant_folding=False,
+            input_names=["input_ids"],
+            output_names=["scores"],
+        )
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())
