@@ -12,17 +12,17 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.costing.costs import CostTable
+from poet_onnx.description.metadata import THREADS_KEY, planned_threads
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_to_json
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.plan.serialization import from_json, to_json
-from poet_onnx.quantities import MOST_THREADS
 
 VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
 FINGERPRINT_KEY, CERTIFICATE_KEY = "poet.source_fingerprint", "poet.certificate"
-DIMS_KEY, THREADS_KEY = "poet.dims", "poet.threads"
+DIMS_KEY = "poet.dims"
 PROCESS_KEY, RAM_BUDGET_KEY, COSTS_KEY = "poet.process", "poet.ram_budget_bytes", "poet.costs"
 BEFORE_KEY = "poet.before"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
@@ -64,20 +64,19 @@ def read_settings(model: ir.Model) -> Settings:
         InputError: if it was changed to something that cannot be.
     """
     metadata = model.metadata_props
-    target, threads = metadata.get(TARGET_KEY, "training"), metadata.get(THREADS_KEY, "1")
+    target = metadata.get(TARGET_KEY, "training")
     dims = read_json(model, DIMS_KEY, {})
     if target not in ("training", "stock"):
         raise InputError(f"The model's metadata are damaged: {TARGET_KEY} is {target!r}; rewrite the model again.")
     if not isinstance(dims, dict) or not all(isinstance(size, int) and size >= 1 for size in dims.values()):
         raise InputError(f"The model's metadata are damaged: {DIMS_KEY} holds no sizes; rewrite the model again.")
-    if not (threads.isascii() and threads.isdigit() and len(threads) <= 4 and 1 <= int(threads) <= MOST_THREADS):
-        raise InputError(f"The model's metadata are damaged: {THREADS_KEY} is {threads!r}; rewrite the model again.")
+    threads = planned_threads(metadata)
     process, budget = read_json(model, PROCESS_KEY, {}), read_json(model, RAM_BUDGET_KEY, None)
     if not isinstance(process, dict) or not all(_is_size(size) for size in process.values()):
         raise InputError(f"The model's metadata are damaged: {PROCESS_KEY} holds no sizes; rewrite the model again.")
     if RAM_BUDGET_KEY in metadata and not _is_size(budget):
         raise InputError(f"The model's metadata are damaged: {RAM_BUDGET_KEY} is no size; rewrite the model again.")
-    return Settings(target, dims, int(threads), process, budget)
+    return Settings(target, dims, threads, process, budget)
 
 
 def _is_size(value: object) -> bool:

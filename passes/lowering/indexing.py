@@ -47,14 +47,31 @@ def _gather_nd(builder: LoweringBuilder) -> None:
     """GatherNDGrad(shape, indices, dY): with batch dimensions, an index gets its sample's own place before it."""
     shape, indices = builder.output_shape(), builder.input(1)
     batch = int(builder.attributes.get("batch_dims", 0))
+    *places, depth = builder.shape(1)
     if batch:
-        places = builder.shape(1)[:-1]
         own = np.stack(np.meshgrid(*(np.arange(size) for size in places[:batch]), indexing="ij"), axis=-1)
         own = own.reshape(*places[:batch], *(1,) * (len(places) - batch), batch).astype(np.int64)
         spread = builder.op("Expand", builder.constant(own), builder.ints(*places, batch))
         indices = builder.op("Concat", spread, builder.op("Cast", indices, to=int(ir.DataType.INT64)), axis=-1)
+    taken = shape[: batch + depth]
+    if builder.kernels and builder.type(2).dtype == FLOAT and taken:
+        builder.give(0, _rows_in_order(builder, indices, math.prod(places), taken))
+        return
     zeros = builder.zeros(shape, builder.type(2).dtype)
     builder.give(0, builder.op("ScatterND", zeros, indices, builder.input(2), reduction="add"))
+
+
+def _rows_in_order(builder: LoweringBuilder, indices: ir.Value, count: int, taken: tuple[int, ...]) -> ir.Value:
+    """Return the sums of dY's rows at their places in the sizes `taken`, which coordinates count through as one."""
+    shape = builder.output_shape()
+    rows, width = math.prod(taken), math.prod(shape[len(taken) :])
+    steps = [math.prod(taken[axis + 1 :]) for axis in range(len(taken))]
+    coordinates = builder.reshape(builder.op("Cast", indices, to=int(ir.DataType.INT64)), count, len(taken))
+    counted = builder.op("Mod", coordinates, builder.ints(*taken))  # none is negative
+    numbers = builder.sum(builder.op("Mul", counted, builder.ints(*steps)), 1, keep=False)
+    d_y = builder.reshape(builder.input(2), count, width)
+    total = builder.op("GatherGradient", numbers, d_y, domain=POET_DOMAIN, shape=(rows, width), axis=0)
+    return builder.reshape(total, *shape)
 
 
 def _slice(builder: LoweringBuilder) -> None:

@@ -172,7 +172,7 @@ def profile(
     device: str,
     output: Path,
     repetitions: int,
-    threads: int,
+    threads: int | None,
     page_cache: bool,
     page_dir: Path | None,
     force: bool,

@@ -86,4 +86,4 @@ class CompareOptions(StepOptions):
     )
     name: str | None = option(None, "Of the model in tables; default that of its file.", python_only=True)
     progress: Callable[[SweepProgress], None] | None = option(None, "Told of each filled cell.", python_only=True)
-    threads: int = field(default=1, metadata=THREADS)
+    threads: int | None = field(default=None, metadata=THREADS)

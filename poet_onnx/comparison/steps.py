@@ -95,11 +95,13 @@ def prepared_steps(
         InputError: if an option or the model cannot be used.
     """
     given = Given.read(model, options)
-    source, updates = given.prepared(options, threads=options.threads)
+    most_threads = max(options.threads or device.compute.cores for device in devices)
+    source, updates = given.prepared(options, threads=most_threads)
     name = options.name or _name_of(model, source.model)
     for device in devices:
         graphs = _graphs(source.model, device, options.target, part_bytes, updates)
-        baselines = (Baseline.of(each, device, options.target, threads=options.threads) for each in graphs)
+        threads = options.threads or device.compute.cores
+        baselines = (Baseline.of(each, device, options.target, threads=threads) for each in graphs)
         first = next(baselines)
         original = simulate(first.problem, ordered_steps(file_order(first.graph)))
         ordered = first.ordered.prediction

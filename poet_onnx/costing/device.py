@@ -109,6 +109,11 @@ class ComputeProfile(_Sourced):
     inconsistency: str | None = None
     all_cores: AllCores | None = None
 
+    @property
+    def cores(self) -> int:
+        """Return how many cores are known of: as many threads as a step uses unless it is told."""
+        return 1 if self.all_cores is None else self.all_cores.cores
+
     def with_threads(self, threads: int) -> ComputeProfile:
         """Return what it does with so many threads: rates and watts grow evenly from one core to all.
 

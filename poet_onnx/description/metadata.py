@@ -19,7 +19,7 @@ import numpy.typing as npt
 from poet_onnx.description.groups import ParameterGroup, as_groups, from_values
 from poet_onnx.description.optimizers import KINDS, Optimizer
 from poet_onnx.errors import InputError
-from poet_onnx.quantities import is_whole
+from poet_onnx.quantities import MOST_THREADS, is_whole
 
 Array = npt.NDArray[np.generic]
 
@@ -49,6 +49,9 @@ EVALUATION_KEY = "poet.evaluation"
 
 PANELS_KEY = "poet.panels"
 """Key of the metadata that hold a model, in base64, which compares products by panels with whole ones."""
+
+THREADS_KEY = "poet.threads"
+"""Key of the metadata that say how many threads inside an operator a rewritten model was planned for."""
 
 UNBIASED_KEY = "poet.unbiased_variance"
 """Key of the metadata of a batch normalization whose running variance is torch's: over n - 1 of n elements."""
@@ -90,6 +93,18 @@ def rates_name(group: int) -> str:
 def handle_name(tensor: str) -> str:
     """Return the name of the input that stands for a tensor in a store."""
     return f"{OWN_PREFIX}store/{tensor}"
+
+
+def planned_threads(metadata: Mapping[str, str]) -> int:
+    """Return how many threads inside an operator a model was planned for: 1 where nothing is said.
+
+    Raises:
+        InputError: if it is no number of threads.
+    """
+    threads = metadata.get(THREADS_KEY, "1")
+    if not (threads.isascii() and threads.isdigit() and len(threads) <= 4 and 1 <= int(threads) <= MOST_THREADS):
+        raise InputError(f"The model's metadata are damaged: {THREADS_KEY} is {threads!r}; rewrite the model again.")
+    return int(threads)
 
 
 def as_batches(value: object) -> int:

@@ -41,7 +41,7 @@ def measure(
     page_dir: str | os.PathLike[str] | None = None,
     repetitions: int = 20,
     warmup: int = 3,
-    threads: int = 1,
+    threads: int | None = None,
     seed: int = 0,
     page_cache: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -60,7 +60,7 @@ def measure(
             there if the device has no storage.
         repetitions: timed steps of each kind.
         warmup: steps before them.
-        threads: threads inside an operator.
+        threads: threads inside an operator; default one for each core that the device's profile knows of.
         seed: of the random feeds.
         page_cache: measure transfers through the page cache, as they run where RAM is plentiful, instead of waiting for
             the storage itself.
@@ -74,6 +74,7 @@ def measure(
     """
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
+    threads = device.compute.cores if threads is None else threads
     directory = None if device.storage is None else page_directory(page_dir)
     options = read(StepOptions, "measure", given)
     with contextlib.ExitStack() as held:

@@ -43,6 +43,7 @@ class Curve:
         model: normalized.
         device: that is planned for.
         target: runtime that will run the model.
+        threads: inside an operator.
         updates: what the optimizer in the step does.
         constants: that may live in a store.
         costs: of the process.
@@ -52,6 +53,7 @@ class Curve:
     model: ir.Model
     device: DeviceProfile
     target: str
+    threads: int
     updates: Updates | None
     constants: StoredConstants
     costs: ProcessCosts
@@ -102,8 +104,10 @@ class Curve:
 
     def _baseline(self, names: frozenset[str] | None) -> Baseline:
         stored = StoreChoice(self.constants, names)
-        variant = next(variants(self.model, self.device, self.target, updates=self.updates, stored=stored))
-        return Baseline.of(variant, self.device, self.target)
+        found = variants(
+            self.model, self.device, self.target, updates=self.updates, stored=stored, threads=self.threads
+        )
+        return Baseline.of(next(found), self.device, self.target, threads=self.threads)
 
     def _process(self, baseline: Baseline) -> TrainingProcess:
         evaluation = self.evaluation(stored=baseline.variant.stored, constants=self.constants)

@@ -27,6 +27,7 @@ class BoardFit(Record):
     """Whether a model can be trained on a board, with the RAM that its profile leaves for training.
 
     Attributes:
+        threads: inside an operator, with which a step was predicted: one for each core unless told.
         verdict: "ordered" if it fits as it is, in a good order of the nodes; "restored" with recompute, paging or
             weight gradients in parts; "store" with parameters in a store; "none" if nothing was found that fits.
         process_bytes: RAM of the process for the plan that the verdict rests on; of the smallest one where none fits.
@@ -38,6 +39,7 @@ class BoardFit(Record):
 
     device: str
     description: str
+    threads: int
     ram_bytes: int
     verdict: Means | Literal["none"]
     process_bytes: int
@@ -59,7 +61,6 @@ class Fit(Record):
     schema_version: int = SCHEMA_VERSION
     model: str
     target: str
-    threads: int
     boards: tuple[BoardFit, ...]
 
 
@@ -76,7 +77,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
     """
     boards = _boards(options)
     given = Given.read(path, options)
-    source, updates = given.prepared(options, threads=options.threads)
+    source, updates = given.prepared(options, threads=options.threads or max(board.compute.cores for board in boards))
     chosen = expansions_on(source.model, boards) if options.target == "stock" else [("", "")] * len(boards)
     groups: dict[object, list[DeviceProfile]] = {}
     for board, expansions in zip(boards, chosen, strict=True):
@@ -90,12 +91,13 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
     found: dict[str, BoardFit] = {}
     for group in groups.values():
         versions = versions_of(group[0], options)
-        ways = Ways(source.model, given.train_graph, group[0], options.target, options.threads, updates, versions)
+        # Boards that differ in their cores alone are looked at with the memory that the most threads take.
+        threads = options.threads or max(board.compute.cores for board in group)
+        ways = Ways(source.model, given.train_graph, group[0], options.target, threads, updates, versions)
         found |= {each.device: each for each in _verdicts(group, ways, options.threads)}
     return Fit(
         model=os.fspath(path),
         target=options.target,
-        threads=options.threads,
         boards=tuple(found[board.name] for board in boards),
     )
 
@@ -120,26 +122,29 @@ def _boards(options: FitOptions) -> list[DeviceProfile]:
     return profiles
 
 
-def _verdicts(boards: Sequence[DeviceProfile], ways: Ways, threads: int) -> list[BoardFit]:
-    """Return the verdicts on boards that differ in RAM and speed alone."""
+def _verdicts(boards: Sequence[DeviceProfile], ways: Ways, asked_threads: int | None) -> list[BoardFit]:
+    """Return the verdicts on boards that differ in RAM and speed alone, each with all of its cores unless asked."""
     left, found, seen = list(boards), list[BoardFit](), list[Way]()
     for way in ways.until(lambda: max((board.ram_bytes for board in left), default=0)):
         seen.append(way)
         for board in [board for board in left if way.fits(board)]:
             left.remove(board)
+            threads = asked_threads or board.compute.cores
             seconds = way.on(board, threads).seconds
             first = seconds if way is ways.ordered else ways.ordered.on(board, threads).seconds
-            found.append(_board_fit(board, way, verdict=way.means, seconds=seconds, times=seconds / first))
+            prices = {"seconds": seconds, "times": seconds / first}
+            found.append(_board_fit(board, way, threads, verdict=way.means, **prices))
     least = min(seen, key=lambda way: way.process_bytes)
     part = max(least.memory.parts, key=lambda line: line.size_bytes)
     why = {"verdict": "none", "largest_part": part.name, "largest_part_bytes": part.size_bytes}
-    return [*found, *(_board_fit(board, least, **why) for board in left)]
+    return [*found, *(_board_fit(board, least, asked_threads or board.compute.cores, **why) for board in left)]
 
 
-def _board_fit(board: DeviceProfile, way: Way, **more: Any) -> BoardFit:
+def _board_fit(board: DeviceProfile, way: Way, threads: int, **more: Any) -> BoardFit:
     return BoardFit(
         device=board.name,
         description=board.description,
+        threads=threads,
         ram_bytes=board.ram_bytes,
         process_bytes=way.process_bytes,
         excess_bytes=max(0, way.process_bytes - board.ram_bytes),

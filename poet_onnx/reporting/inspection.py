@@ -134,22 +134,23 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     """
     device, target = load_device(options.device, options.storage), options.target
     given = Given.read(path, options)
-    source, updates = given.prepared(options)
-    costs = ProcessCosts.of(device, None, target, versions=versions_of(device, options))
+    threads = options.threads or device.compute.cores
+    source, updates = given.prepared(options, threads=threads)
+    costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions_of(device, options))
     process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph
-    beside = partial(EvaluationStep.beside, evaluated, source.model, device, target)
+    beside = partial(EvaluationStep.beside, evaluated, source.model, device, target, threads=threads)
     evaluation = beside()
     evaluation_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes
-    baselines = (
-        Baseline.of(variant, device, target) for variant in variants(source.model, device, target, updates=updates)
-    )
+    found = variants(source.model, device, target, updates=updates, threads=threads)
+    baselines = (Baseline.of(variant, device, target, threads=threads) for variant in found)
     first = next(baselines)
     if evaluation is not None:
         process = evaluation.process_of(process, first.graph)
     in_order = process.in_order(first.problem, first.order)
     budgets = _Budgets.of(process)
-    curve = Curve(source.model, device, target, updates, constants_of(evaluated, source.model), costs, beside)
+    constants = constants_of(evaluated, source.model)
+    curve = Curve(source.model, device, target, threads, updates, constants, costs, beside)
     recompute_only, without_paging = budgets.floor(Candidate(first, replace(first.problem, paging=False), UNLIMITED))
     with_paging = None
     if device.storage is not None:

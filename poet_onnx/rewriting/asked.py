@@ -75,7 +75,7 @@ class Asked:
             request.device,
             request.measured,
             request.options.target,
-            threads=request.options.threads,
+            threads=request.threads,
             versions=request.versions,
         )
         process = process_beside(evaluation, costs, baseline.graph, request.options.target)
@@ -145,6 +145,6 @@ def _baseline(variant: GraphVariant, request: Request, first_graph: TrainingGrap
         request.device,
         request.options.target,
         request.measured,
-        request.options.threads,
+        request.threads,
     )
     return Baseline.of(variant, device, target, measured=measured, first_graph=first_graph, threads=threads)

@@ -24,7 +24,11 @@ _MOST_SECONDS = 10**9
 """The longest time limit of the solver; SCIP takes no more than 1e20."""
 
 THREADS = says(
-    "Threads inside an operator; each may need workspace of its own.", metavar="N", least=1, below=MOST_THREADS + 1
+    "Threads inside an operator; each may need workspace of its own. Default: one for each core of the device, where "
+    "its profile knows of more than one; those that costs were measured with.",
+    metavar="N",
+    least=1,
+    below=MOST_THREADS + 1,
 )
 PYTHON = says(
     "Version of Python that trains, which tells what a process takes besides the step ([memory](memory.md)). Default: "
@@ -112,6 +116,7 @@ class InspectOptions(StepOptions):
     storage: str | None = field(default=None, metadata=STORAGE)
     python: str | None = field(default=None, metadata=PYTHON)
     onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
+    threads: int | None = field(default=None, metadata=THREADS)
     curve: bool = option(
         False,
         "Also tells what a step takes at five RAM budgets, from the smallest process that trains from "
@@ -131,7 +136,7 @@ class FitOptions(StepOptions):
         metavar="D[,D...]",
         commas=True,
     )
-    threads: int = field(default=1, metadata=THREADS)
+    threads: int | None = field(default=None, metadata=THREADS)
     python: str | None = field(default=None, metadata=PYTHON)
     onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
 
@@ -253,7 +258,7 @@ class RewriteOptions(StepOptions):
         plans=True,
     )
     progress: Callable[[Progress], None] | None = option(None, "Called while the solver works.", python_only=True)
-    threads: int = field(default=1, metadata=THREADS)
+    threads: int | None = field(default=None, metadata=THREADS)
     python: str | None = field(default=None, metadata=PYTHON)
     onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
 

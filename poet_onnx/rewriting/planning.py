@@ -141,7 +141,7 @@ def _given_answer(
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
-    target, threads = request.options.target, request.options.threads
+    target, threads = request.options.target, request.threads
     first = next(variants(model, request.device, target, updates=updates, stored=stored, threads=threads))
     asked = Asked.of(request, first, evaluation(first), measured_graph=measured_graph)
     variant = first
@@ -193,7 +193,7 @@ def _best_answer(
             split=request.options.split,
             updates=updates,
             stored=stored,
-            threads=request.options.threads,
+            threads=request.threads,
         ):
             if asked is None:
                 own = evaluation(variant)

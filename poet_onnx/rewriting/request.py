@@ -36,6 +36,7 @@ class Request:
     budget: Budget | None
     deadline: Deadline | None
     measured: MeasuredCosts | None
+    threads: int
     plan: Plan | str | None
     known_plans: tuple[NamedPlan, ...]
     versions: Versions
@@ -57,14 +58,16 @@ class Request:
             budget = parse_budget(options.activation_budget, name="activation budget", share_of=share_of)
         device, plan = load_device(options.device, options.storage), options.plan
         measured = _measured(options.costs)
+        threads = options.threads or (device.compute.cores if measured is None else measured.threads)
         if measured is not None:
-            measured.check_use(device=device.name, target=options.target, threads=options.threads)
+            measured.check_use(device=device.name, target=options.target, threads=threads)
         return cls(
             options=options,
             device=device,
             budget=budget,
             deadline=None if options.deadline is None else parse_deadline(options.deadline, name="deadline"),
             measured=measured,
+            threads=threads,
             plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
             known_plans=tuple(_named(known, number) for number, known in enumerate(options.known_plans, start=1)),
             versions=versions_of(device, options),

@@ -245,12 +245,12 @@ def _rewritten(
         warn_user(sentence)
 
     options = request.options
-    source = normalized(model, options, forward=forward, warn=warn, threads=options.threads)
+    source = normalized(model, options, forward=forward, warn=warn, threads=request.threads)
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
     evaluated = None if updates is None else made
     beside = partial(
-        EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=options.threads
+        EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=request.threads
     )
     constants = cache(partial(constants_of, made, source.model))
     answer = answer_where_it_fits(source.model, request, updates, beside, constants, settled=stored)
@@ -307,7 +307,7 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
             version=version("poet-onnx"),
             target=request.options.target,
             dims=request.options.dims or {},
-            threads=request.options.threads,
+            threads=request.threads,
             process={line.name: line.size_bytes for line in laid_out.memory.parts},
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
             costs=baseline.costs,

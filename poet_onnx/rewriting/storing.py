@@ -52,7 +52,7 @@ class _Ways:
     @cached_property
     def _measured_graph(self) -> TrainingGraph | None:
         """Return the graph that costs were measured of: the first variant with all in RAM; None without such costs."""
-        request, threads = self.request, self.request.options.threads
+        request, threads = self.request, self.request.threads
         if request.measured is None:
             return None
         return next(
@@ -116,7 +116,7 @@ class _Ways:
         """
         request = self.request
         choice, target = StoreChoice(self.constants()), request.options.target
-        threads = request.options.threads
+        threads = request.threads
         all_stored = variants(self.model, request.device, target, updates=self.updates, stored=choice, threads=threads)
         whole = Baseline.of(
             next(all_stored),

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
-from poet_onnx.description.metadata import TRAINING_KEY, Description
+from poet_onnx.description.metadata import TRAINING_KEY, Description, planned_threads
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
 from poet_onnx.gradients.inference import infer_only
@@ -44,10 +44,10 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
     """
     model = as_model(training_model)
     description = Description.of_metadata(model.metadata_props)
-    adapters = Adapters.of_metadata(model.metadata_props)
+    adapters, threads = Adapters.of_metadata(model.metadata_props), planned_threads(model.metadata_props)
     if description is not None:
         wishes.check(description)
-        return Prepared(description, _payload(model), known_ranges(model), adapters)
+        return Prepared(description, _payload(model), known_ranges(model), adapters, threads=threads)
     if VERSION_KEY not in model.metadata_props:
         settled = SettleBatchNorm(wishes.frozen_batch_norm, forward=lambda: forward() or model_beside(training_model))
         Normalization(settled)(model)
@@ -55,11 +55,12 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
         raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
     ranges = known_ranges(model)
     kept = find_roles(model).parameters if wishes.keep_gradients else ()
-    repeatable = [SumGathersInOrder()] if wishes.threads > 1 else []
+    repeatable = [SumGathersInOrder()] if (wishes.threads or threads) > 1 else []
     updates = WriteUpdates(wishes.updates, planned=True, kept=kept)
     Normalization(PinSeeds(), *repeatable, updates, RemoveUnread())(model)
     forget_roles(model.graph)
-    return Prepared(Description.from_json(model.metadata_props[TRAINING_KEY]), _payload(model), ranges, adapters)
+    description = Description.from_json(model.metadata_props[TRAINING_KEY])
+    return Prepared(description, _payload(model), ranges, adapters, threads=threads)
 
 
 def evaluation_graph(eval_model: ir.Model, shared: Collection[str]) -> tuple[bytes, Ranges]:

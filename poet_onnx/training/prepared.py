@@ -12,7 +12,7 @@ import numpy as np
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup
-from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches
+from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches, planned_threads
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files import model_file
@@ -46,7 +46,7 @@ class Wishes:
         keep_gradients: whether all gradients are to be seen.
         frozen_batch_norm: as for `rewrite`.
         groups: of parameters; None for those of the model.
-        threads: inside an operator.
+        threads: inside an operator; None for those that the model was planned for.
     """
 
     optimizer: Optimizer | None
@@ -55,7 +55,7 @@ class Wishes:
     keep_gradients: bool
     frozen_batch_norm: str
     groups: tuple[ParameterGroup, ...] | None = None
-    threads: int = 1
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.accumulation_steps is not None:
@@ -122,6 +122,7 @@ class Prepared:
         ranges: what the numbers of its inputs may be.
         adapters: low-rank adapters that it has.
         panels: what compares its products by panels with whole ones, as metadata; empty if there are none.
+        threads: inside an operator, for which it was planned; 1 for a graph without a plan.
     """
 
     description: Description
@@ -129,6 +130,7 @@ class Prepared:
     ranges: Ranges
     adapters: Adapters | None
     panels: str = ""
+    threads: int = 1
 
     @property
     def is_file(self) -> bool:
@@ -163,7 +165,7 @@ def open_model(
             wishes.check(description)
             ranges = ranges_from_json(metadata.get(RANGES_KEY, "{}"))
             adapters, panels = Adapters.of_metadata(metadata), metadata.get(PANELS_KEY, "")
-            return Prepared(description, os.fspath(model), ranges, adapters, panels)
+            return Prepared(description, os.fspath(model), ranges, adapters, panels, planned_threads(metadata))
     from poet_onnx.training.prepare import prepare
 
     return prepare(model, wishes, forward)

@@ -40,8 +40,9 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
 
     The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. A graph that
     was rewritten for an optimizer is run as it is, and no parser of ONNX is imported; into any other graph the updates
-    are written when it is loaded. Results are reproducible to the bit with one thread: between runs, between a graph
-    and what poet-onnx made of it, and between a run without a break and one that went on from a checkpoint.
+    are written when it is loaded. Results are reproducible to the bit with the same number of threads: between runs,
+    between a graph and what poet-onnx made of it, and between a run without a break and one that went on from a
+    checkpoint.
 
     A batch normalization that trains moves its running statistics: new = momentum * old + (1 - momentum) * batch's. The
     batch's variance is sum((x - mean)^2) / n of the n = batch * height * width numbers of a channel, as in ONNX. In a
@@ -61,7 +62,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         clip_norm: float | None = None,
         eval_model: AnyModel | None = None,
         keep_gradients: bool = False,
-        threads: int = 1,
+        threads: int | None = None,
         page_dir: str | os.PathLike[str] | None = None,
         frozen_batch_norm: str = AUTO,
         store: str | os.PathLike[str] | None = None,
@@ -89,7 +90,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
                 wrote beside a model with an optimizer is loaded at once, as it is, and runs in the same region of
                 memory. Another one is read by the first `eval`, which imports onnx_ir, and has memory of its own.
             keep_gradients: let `gradients` show them; costs memory and time.
-            threads: inside an operator; results of several threads are not reproducible for every operator.
+            threads: inside an operator; default those that the model was planned for, 1 for a model without a plan.
+                Results depend on their number.
             page_dir: existing directory for the page file.
             frozen_batch_norm: as for `rewrite`, whose results know by themselves what is frozen.
             store: directory of a model whose parameters live there. One without a store gets it, of `parameters`;
@@ -106,7 +108,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
-        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, "buffers": BatchBuffers()}
+        self._options: dict[str, Any] = {"page_dir": page_dir, "buffers": BatchBuffers()}
         self._norm: float | None = None
         self._turn = Turn()
         self._training = True
@@ -118,6 +120,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         self._plans = Plans(training_model, eval_model, wishes)
         wanted = self._plans.borne() if budget is None else self._plans.within(as_bytes(budget))
         opened = self._plans.open(wanted)
+        threads = self._options["threads"] = opened.prepared.threads if threads is None else threads
         self._follower = self._plans.follower() if as_bool(follow_memory, "follow_memory") else None
         for panels in dict.fromkeys(self._plans.panels(opened)):
             check_panels(panels, threads=threads)

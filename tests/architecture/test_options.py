@@ -120,7 +120,7 @@ def test_public_calls_refuse_every_wrong_type_before_they_do_anything(
     ("name", "value", "sentence"),
     [
         ("device", 5, "The option device cannot be 5: give text or a path or a DeviceProfile."),
-        ("threads", 1.5, "The option threads cannot be 1.5: give a whole number, at least 1 and below 1025."),
+        ("threads", 1.5, "The option threads cannot be 1.5: give a whole number or None, at least 1 and below 1025."),
         ("ram_budget", [], "The option ram_budget cannot be []: give a whole number or text or None."),
         ("train", [1], "The option train cannot be [1]: give text or a list, each text or None."),
         ("target", None, "The option target cannot be None: give one of 'auto', 'training', 'stock'."),
