@@ -16,8 +16,11 @@ import numpy as np
 
 from poet_onnx import TrainingSession
 
-SHARES = (0.6, 0.8, 1.0)
-"""Parts of the step's memory that are in each budget."""
+SHARES = (0.6, 0.8)
+"""Parts of the step's memory that are in the smaller budgets; the largest has all of it."""
+
+OWN_BYTES = 2**19
+"""What this program takes besides a loop that only trains, in the largest budget: 40 KB were measured (Python 3.11)."""
 
 BATCH, SIDE, CLASSES = 4, 64, 30
 
@@ -44,12 +47,12 @@ STEP: dict[str, Any] = {"device": "tx2", "target": "stock", "loss": "cross-entro
 
 
 def budgets_for(net: Path, **options: Any) -> tuple[int, ...]:
-    """Return three RAM budgets, of which the largest is what the step takes as it is."""
+    """Return three RAM budgets, of which the largest bears the step as it is."""
     import poet_onnx
 
     whole = poet_onnx.rewrite(net, **STEP | options)
     most, step = whole.process.peak_bytes, whole.rewritten.transient_peak_bytes
-    return tuple(int(most - (1 - share) * step) for share in SHARES)
+    return (*(int(most - (1 - share) * step) for share in SHARES), most + OWN_BYTES)
 
 
 def write_plans(net: Path, path: Path, **options: Any) -> None:
