@@ -43,11 +43,25 @@ def write_net(kind: str, path: Path) -> Path:
         nn.Flatten(),
         nn.Linear(80 * 16, 30),
     )
+    filters = nn.Sequential(  # of several panels each, on few pixels
+        nn.Conv2d(3, 64, 3),
+        nn.ReLU(),
+        nn.Conv2d(64, 400, 3, stride=2, padding=1),
+        nn.BatchNorm2d(400),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Conv2d(400, 600, 1, bias=False),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(600, 30),
+    )
     with quiet():
         if kind == "decoder":
             model = export_forward(_decoder(), {"ids": torch.zeros(1, 12, dtype=torch.long)})
         elif kind == "text":
             model = export_forward(text, {"ids": torch.zeros(2, 12, dtype=torch.long)})
+        elif kind == "filters":
+            model = export_forward(filters, {"x": torch.zeros(2, 3, 8, 8)})
         else:
             model = export_forward(image, {"x": torch.zeros(2, 3, 8, 8)})
     onnx.save(model, path)
