@@ -110,11 +110,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
     from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError
 
-    forward = exported(name, folder)
-    settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "cross-entropy", "optimizer": "adamw"}
-    settings |= {"python": "3.11", "gap": 0.05, "time_limit_seconds": 60}
-    settings |= {"lora": LORA} if name == "decoder-lora" else {}
-    settings |= {"train": parameters(name)} if name == "vit-tiny" else {}
+    forward, settings = exported(name, folder), settings_of(name)
     asked = [{"store": "never", "activation_budget": "100%"}]
     asked += [{"store": "always", "ram_budget": budget} for budget in options.budgets or ()]
     if not options.budgets:
@@ -148,6 +144,15 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
             }
         )
     return rows
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Return what a model is rewritten with."""
+    settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "cross-entropy", "optimizer": "adamw"}
+    settings |= {"python": "3.11", "gap": 0.05, "time_limit_seconds": 60}
+    settings |= {"lora": LORA} if name == "decoder-lora" else {}
+    settings |= {"train": parameters(name)} if name == "vit-tiny" else {}
+    return settings
 
 
 def others(name: str, folder: Path, options: argparse.Namespace) -> Iterator[Row]:
