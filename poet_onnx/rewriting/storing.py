@@ -112,7 +112,7 @@ class _Ways:
         """Return an answer that keeps a part in RAM, if one spends less than another one.
 
         The largest part with which a step fits in its order needs no search. Larger ones do, each of them so many
-        seconds, and are looked for while each spends less than the one before.
+        seconds, and are looked for while they fit. One that must page may spend more than the one after it.
         """
         request = self.request
         choice, target = StoreChoice(self.constants()), request.options.target
@@ -139,9 +139,9 @@ class _Ways:
         for level in reversed(larger):
             left = end - time.monotonic()
             found = self._part(level, min(left, seconds)) if left >= 1 else None
-            if found is None or found.joules >= _worth_joules(best):
+            if found is None:
                 break
-            best = found
+            best = found if found.joules < _worth_joules(best) else best
         return best
 
     def _part(self, level: Level, seconds: float, *, in_order: bool = False) -> Answer | None:

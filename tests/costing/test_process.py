@@ -204,7 +204,15 @@ def test_a_loss_over_pixels_keeps_to_the_budget_and_grows_no_more(size: int, thr
     result.save(tmp_path / "model.onnx")
     job = {"model": str(tmp_path / "model.onnx"), "parameters": str(tmp_path / "model.safetensors"), "steps": 20}
     trial = train(
-        {**job, "threads": threads, "page_dir": None, "store": None, "dims": {}, "ranges": {"labels": (0, 3)}},
+        {
+            **job,
+            "threads": threads,
+            "page_dir": None,
+            "store": None,
+            "plan_bytes": None,
+            "dims": {},
+            "ranges": {"labels": (0, 3)},
+        },
         least,
         STOCK_PYTHON,
     )
