@@ -58,4 +58,48 @@ class Linear {
   };
 };
 
+// A layer's product, with the attribute `biased` besides; its matrix comes panel by panel.
+class LinearProduct {
+ public:
+  explicit LinearProduct(const NodeInfo& node)
+      : linear(node),
+        is_biased_(require_flag(node, "biased")),
+        across_(node, linear.panels, is_biased_),
+        along_(node, linear.panels, is_biased_) {}
+
+  struct Operands {
+    float* x;
+    uint64_t samples;
+    float* bias;
+    float* y;
+  };
+
+  // Reads the bias, which is the input of this number, and makes the output.
+  Operands operands(Context& context, const Tensor& x, uint64_t samples, size_t bias_at) const {
+    float* const bias = is_biased_ ? read_floats(context, bias_at, linear.width_out()) : nullptr;
+    return {Linear::floats(x), samples, bias, Linear::output(context, x.layout.shape, linear.width_out())};
+  }
+
+  // Multiplies; read(panel) puts a panel into the room.
+  template <class Read>
+  void run(const Context& context, const Operands& of, const Linear::Room& room, Read&& read) const {
+    linear.panels.each([&](Panel panel) {
+      read(panel);
+      if (linear.is_transposed) {
+        across_.run(context, panel, of.x, of.samples, room.matrix, of.bias, of.y, room.columns);
+      } else {
+        float* const part = columns_of(linear.panels, panel, of.x, of.samples, room.columns);
+        along_.run(context, panel, part, of.samples, room.matrix, of.bias, of.y);
+      }
+    });
+  }
+
+  const Linear linear;
+
+ private:
+  const bool is_biased_;
+  const AcrossPanels across_;
+  const AlongPanels along_;
+};
+
 }  // namespace poet

@@ -16,35 +16,20 @@ namespace {
 
 class LinearStored final : public Kernel {
  public:
-  explicit LinearStored(const NodeInfo& node)
-      : linear_(node),
-        is_biased_(require_flag(node, "biased")),
-        across_(node, linear_.panels, is_biased_),
-        along_(node, linear_.panels, is_biased_) {}
+  explicit LinearStored(const NodeInfo& node) : product_(node) {}
 
   void compute(Context& context) override {
+    const Linear& linear = product_.linear;
     const Tensor x = context.input(0);
-    const uint64_t samples = Linear::samples(x, linear_.width_in(), "x");
-    const StoredPanels stored(context, 1, linear_.panels);
-    float* const bias = is_biased_ ? read_floats(context, 2, linear_.width_out()) : nullptr;
-    float* const y = Linear::output(context, x.layout.shape, linear_.width_out());
-    const Linear::Room room(context, linear_.panels, samples, false);
-    linear_.panels.each([&](Panel panel) {
-      stored.read(panel, room.matrix);
-      if (linear_.is_transposed) {
-        across_.run(context, panel, Linear::floats(x), samples, room.matrix, bias, y, room.columns);
-      } else {
-        float* const part = columns_of(linear_.panels, panel, Linear::floats(x), samples, room.columns);
-        along_.run(context, panel, part, samples, room.matrix, bias, y);
-      }
-    });
+    const uint64_t samples = Linear::samples(x, linear.width_in(), "x");
+    const StoredPanels stored(context, 1, linear.panels);
+    const auto operands = product_.operands(context, x, samples, 2);
+    const Linear::Room room(context, linear.panels, samples, false);
+    product_.run(context, operands, room, [&](Panel panel) { stored.read(panel, room.matrix); });
   }
 
  private:
-  const Linear linear_;
-  const bool is_biased_;
-  const AcrossPanels across_;
-  const AlongPanels along_;
+  const LinearProduct product_;
 };
 
 template <class Kind>

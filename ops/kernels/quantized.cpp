@@ -20,41 +20,25 @@ namespace {
 
 class LinearQuantized final : public Kernel {
  public:
-  explicit LinearQuantized(const NodeInfo& node)
-      : linear_(node),
-        quantization_(node),
-        is_biased_(require_flag(node, "biased")),
-        across_(node, linear_.panels, is_biased_),
-        along_(node, linear_.panels, is_biased_) {}
+  explicit LinearQuantized(const NodeInfo& node) : product_(node), quantization_(node) {}
 
   void compute(Context& context) override {
+    const Linear& linear = product_.linear;
     const Tensor x = context.input(0);
-    const uint64_t samples = Linear::samples(x, linear_.width_in(), "x");
+    const uint64_t samples = Linear::samples(x, linear.width_in(), "x");
     const QuantizedRows rows(context, 1, quantization_);
-    const size_t bias_at = quantization_.is_zeroed() ? 4 : 3;
-    float* const bias = is_biased_ ? read_floats(context, bias_at, linear_.width_out()) : nullptr;
-    float* const y = Linear::output(context, x.layout.shape, linear_.width_out());
-    const uint64_t most_rows = linear_.panels.most_rows();
+    const auto operands = product_.operands(context, x, samples, quantization_.is_zeroed() ? 4 : 3);
+    const uint64_t most_rows = linear.panels.most_rows();
     const uint64_t spare_bytes = rows.spare_bytes(QuantizedPanels::window_rows(rows, most_rows));
-    const Linear::Room room(context, linear_.panels, samples, false, spare_bytes);
+    const Linear::Room room(context, linear.panels, samples, false, spare_bytes);
     QuantizedPanels floats(rows, most_rows, reinterpret_cast<unsigned char*>(room.gradient));
-    linear_.panels.each([&](Panel panel) {
-      floats.read(context.workers(), panel.first, panel.rows, room.matrix);
-      if (linear_.is_transposed) {
-        across_.run(context, panel, Linear::floats(x), samples, room.matrix, bias, y, room.columns);
-      } else {
-        float* const part = columns_of(linear_.panels, panel, Linear::floats(x), samples, room.columns);
-        along_.run(context, panel, part, samples, room.matrix, bias, y);
-      }
-    });
+    product_.run(context, operands, room,
+                 [&](Panel panel) { floats.read(context.workers(), panel.first, panel.rows, room.matrix); });
   }
 
  private:
-  const Linear linear_;
+  const LinearProduct product_;
   const Quantization quantization_;
-  const bool is_biased_;
-  const AcrossPanels across_;
-  const AlongPanels along_;
 };
 
 class GatherQuantized final : public Kernel {
