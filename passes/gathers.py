@@ -7,6 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.views import replace_node
 
 
 class SumGathersInOrder(InPlacePass):
@@ -20,27 +21,21 @@ class SumGathersInOrder(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         """Replace the nodes."""
         found = [node for node in model.graph if node.op_type == "GatherGrad" and node.domain == MICROSOFT_DOMAIN]
-        replaced = [node for node in found if _replace(model.graph, node)]
+        replaced = [node for node in found if _replace(node)]
         if replaced:
             model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
         return PassResult(model, modified=bool(replaced))
 
 
-def _replace(graph: ir.Graph, node: ir.Node) -> bool:
+def _replace(node: ir.Node) -> bool:
     output, shape = node.outputs[0], _shape_of(node.outputs[0])
     dtype = output.dtype or (node.inputs[2].dtype if node.inputs[2] is not None else None)
     axis = node.attributes.get_int("axis", 0)
     if shape is None or dtype is not ir.DataType.FLOAT or not -len(shape) <= axis < len(shape):
         return False
-    made = ir.Value(name=output.name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    output.type, output.shape = ir.TensorType(dtype), ir.Shape(shape)
     attributes = [ir.AttrInt64s("shape", shape), ir.AttrInt64("axis", axis % len(shape))]
-    ours = ir.Node(
-        POET_DOMAIN, "GatherGradient", [*node.inputs[1:3]], attributes, outputs=[made], name=node.name, doc_string=""
-    )
-    graph.insert_after(node, ours)
-    output.replace_all_uses_with(made, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    made.name = ours.outputs[0].name = output.name
+    replace_node(node, "GatherGradient", node.inputs[1:3], attributes, [output])
     return True
 
 

@@ -16,8 +16,13 @@ from poet_onnx.graph.shapes import Array, Inferred, TensorType
 
 def initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     """Give a graph an initializer, whose name must be free."""
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    return tensor_initializer(graph, ir.tensor(array, name=name))
+
+
+def tensor_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """Give a graph a tensor as an initializer of its name, which must be free."""
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
     graph.register_initializer(value)
     return value
 

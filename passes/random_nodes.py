@@ -21,6 +21,7 @@ from poet_onnx.graph.extract import constant_array, plain_attributes
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes.declared import describe
+from poet_onnx.passes.node_builder import tensor_initializer
 
 _COUNTED = "CountedDropout"
 _DEFAULT_RATIO = 0.5
@@ -131,8 +132,4 @@ def _float_ratio(graph: ir.Graph, node: ir.Node) -> ir.Value:
     given = node.inputs[1] if len(node.inputs) > 1 else None
     if given is not None and given.dtype == ir.DataType.FLOAT:
         return given
-    name = f"{node.name}/ratio"
-    tensor = ir.tensor(np.float32(_ratio(node)), name=name)
-    constant = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]))
-    graph.register_initializer(constant)
-    return constant
+    return tensor_initializer(graph, ir.tensor(np.float32(_ratio(node)), name=f"{node.name}/ratio"))

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from poet_onnx.description.metadata import CODES_SUFFIX
 from poet_onnx.files.external_data import FileTensor
-from poet_onnx.passes.node_builder import initializer
+from poet_onnx.passes.node_builder import initializer, tensor_initializer
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -55,19 +55,13 @@ class Blocks:
 
     def write(self, graph: ir.Graph, name: str) -> tuple[ir.Value, ...]:
         """Give a graph initializers of what a DequantizeLinear reads, the first under this name, which must be free."""
-        codes = ir.Value(
-            name=name, type=ir.TensorType(self.codes.dtype), shape=ir.Shape(self.shape), const_value=self.codes
-        )
-        graph.register_initializer(codes)
+        self.codes.name = name
+        codes = tensor_initializer(graph, self.codes)
         scales = initializer(graph, f"{name}/scales", self.scales)
         if self.zeros is None:
             return codes, scales
-        tensor = packed(self.zeros, self.codes.dtype, f"{name}/zeros")
-        zeros = ir.Value(
-            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(self.zeros.shape), const_value=tensor
-        )
-        graph.register_initializer(zeros)
-        return codes, scales, zeros
+        zeros = packed(self.zeros, self.codes.dtype, f"{name}/zeros")
+        return codes, scales, tensor_initializer(graph, zeros)
 
 
 def blocks_of_row(columns: int, size: int) -> int:

@@ -23,6 +23,7 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import panel_rows
 from poet_onnx.graph.operators.quantized import GATHER, LINEAR
 from poet_onnx.passes.matrix_products import TIMES, product_of
+from poet_onnx.passes.node_builder import tensor_initializer
 from poet_onnx.passes.panel_comparison import ACROSS, AnyComparison, Comparison, note_comparisons
 from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 from poet_onnx.passes.views import replace_node
@@ -157,13 +158,7 @@ def _in_bytes(graph: ir.Graph, value: ir.Value) -> ir.Value:
     assert value.const_value is not None
     tensor = bytes_of(value.name or "", value.const_value)
     known = graph.initializers.get(tensor.name or "")
-    if known is not None:
-        return known
-    made = ir.Value(
-        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
-    )
-    graph.register_initializer(made)
-    return made
+    return tensor_initializer(graph, tensor) if known is None else known
 
 
 def _turns(node: ir.Node) -> bool:
