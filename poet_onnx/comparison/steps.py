@@ -95,12 +95,12 @@ def prepared_steps(
         InputError: if an option or the model cannot be used.
     """
     given = Given.read(model, options)
-    most_threads = max(options.threads or device.compute.cores for device in devices)
+    most_threads = max(device.compute.threads(options.threads) for device in devices)
     source, updates = given.prepared(options, threads=most_threads)
     name = options.name or _name_of(model, source.model)
     for device in devices:
         graphs = _graphs(source.model, device, options.target, part_bytes, updates)
-        threads = options.threads or device.compute.cores
+        threads = device.compute.threads(options.threads)
         baselines = (Baseline.of(each, device, options.target, threads=threads) for each in graphs)
         first = next(baselines)
         original = simulate(first.problem, ordered_steps(file_order(first.graph)))

@@ -109,9 +109,10 @@ class ComputeProfile(_Sourced):
     inconsistency: str | None = None
     all_cores: AllCores | None = None
 
-    @property
-    def cores(self) -> int:
-        """Return how many cores are known of: as many threads as a step uses unless it is told."""
+    def threads(self, asked: int | None) -> int:
+        """Return how many threads a step uses: those that are asked for, or else one for each core that is known of."""
+        if asked is not None:
+            return asked
         return 1 if self.all_cores is None else self.all_cores.cores
 
     def with_threads(self, threads: int) -> ComputeProfile:

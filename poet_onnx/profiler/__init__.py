@@ -74,7 +74,7 @@ def measure(
     """
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
-    threads = device.compute.cores if threads is None else threads
+    threads = device.compute.threads(threads)
     directory = None if device.storage is None else page_directory(page_dir)
     options = read(StepOptions, "measure", given)
     with contextlib.ExitStack() as held:

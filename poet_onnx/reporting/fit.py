@@ -77,7 +77,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
     """
     boards = _boards(options)
     given = Given.read(path, options)
-    source, updates = given.prepared(options, threads=options.threads or max(board.compute.cores for board in boards))
+    source, updates = given.prepared(options, threads=max(board.compute.threads(options.threads) for board in boards))
     chosen = expansions_on(source.model, boards) if options.target == "stock" else [("", "")] * len(boards)
     groups: dict[object, list[DeviceProfile]] = {}
     for board, expansions in zip(boards, chosen, strict=True):
@@ -92,7 +92,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
     for group in groups.values():
         versions = versions_of(group[0], options)
         # Boards that differ in their cores alone are looked at with the memory that the most threads take.
-        threads = options.threads or max(board.compute.cores for board in group)
+        threads = max(board.compute.threads(options.threads) for board in group)
         ways = Ways(source.model, given.train_graph, group[0], options.target, threads, updates, versions)
         found |= {each.device: each for each in _verdicts(group, ways, options.threads)}
     return Fit(
@@ -129,7 +129,7 @@ def _verdicts(boards: Sequence[DeviceProfile], ways: Ways, asked_threads: int | 
         seen.append(way)
         for board in [board for board in left if way.fits(board)]:
             left.remove(board)
-            threads = asked_threads or board.compute.cores
+            threads = board.compute.threads(asked_threads)
             seconds = way.on(board, threads).seconds
             first = seconds if way is ways.ordered else ways.ordered.on(board, threads).seconds
             prices = {"seconds": seconds, "times": seconds / first}
@@ -137,7 +137,7 @@ def _verdicts(boards: Sequence[DeviceProfile], ways: Ways, asked_threads: int | 
     least = min(seen, key=lambda way: way.process_bytes)
     part = max(least.memory.parts, key=lambda line: line.size_bytes)
     why = {"verdict": "none", "largest_part": part.name, "largest_part_bytes": part.size_bytes}
-    return [*found, *(_board_fit(board, least, asked_threads or board.compute.cores, **why) for board in left)]
+    return [*found, *(_board_fit(board, least, board.compute.threads(asked_threads), **why) for board in left)]
 
 
 def _board_fit(board: DeviceProfile, way: Way, threads: int, **more: Any) -> BoardFit:

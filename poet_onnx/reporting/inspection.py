@@ -134,7 +134,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     """
     device, target = load_device(options.device, options.storage), options.target
     given = Given.read(path, options)
-    threads = options.threads or device.compute.cores
+    threads = device.compute.threads(options.threads)
     source, updates = given.prepared(options, threads=threads)
     costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions_of(device, options))
     process = TrainingProcess(costs, target)

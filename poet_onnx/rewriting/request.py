@@ -58,7 +58,7 @@ class Request:
             budget = parse_budget(options.activation_budget, name="activation budget", share_of=share_of)
         device, plan = load_device(options.device, options.storage), options.plan
         measured = _measured(options.costs)
-        threads = options.threads or (device.compute.cores if measured is None else measured.threads)
+        threads = device.compute.threads(options.threads or (None if measured is None else measured.threads))
         if measured is not None:
             measured.check_use(device=device.name, target=options.target, threads=threads)
         return cls(
