@@ -17,7 +17,7 @@ from poet_onnx.costing.measured import load_measured
 from poet_onnx.description.family import budget_name, plan_files
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.files.atomic import Written, write_text
-from poet_onnx.gradients.train_graph import files_beside
+from poet_onnx.files.model_file import files_beside
 from poet_onnx.options import options_of
 from poet_onnx.plan.serialization import to_json
 from poet_onnx.quantities import parse_budget

@@ -1,4 +1,7 @@
-"""What a session reads in a model file without a parser of ONNX: metadata, the size of constants, its data files."""
+"""What a session reads in a model file without a parser of ONNX: metadata, the size of constants, its data files.
+
+And where the files are that go with it.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,12 @@ _INNER: Mapping[str, Mapping[int, str]] = {
     "tensor": {},
 }
 """Messages within messages, as far as tensors are in them: numbers of their fields."""
+
+
+def files_beside(path: Path) -> tuple[Path, Path]:
+    """Return where the parameters and the evaluation graph go beside a rewritten training graph."""
+    stem = path.name.removesuffix(".onnx")
+    return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.eval.onnx")
 
 
 def opened(path: str | os.PathLike[str]) -> FileBytes:

@@ -20,6 +20,7 @@ from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
+from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_axis import free_batch
@@ -123,12 +124,6 @@ class TrainGraph:
     def save_evaluation(self, path: Path, *, replace: bool, written: Written) -> None:
         """Write the evaluation graph beside a rewritten training graph likewise."""
         save_model(self.evaluation, files_beside(path)[1], replace=replace, written=written)
-
-
-def files_beside(path: Path) -> tuple[Path, Path]:
-    """Return where the parameters and the evaluation graph go beside a rewritten training graph."""
-    stem = path.name.removesuffix(".onnx")
-    return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.eval.onnx")
 
 
 @taking(TrainGraphOptions)

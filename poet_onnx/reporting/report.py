@@ -14,7 +14,7 @@ from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.costing.store_traffic import store_written_bytes
-from poet_onnx.gradients.train_graph import files_beside
+from poet_onnx.files.model_file import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Action, Plan, PlanClass, Prediction

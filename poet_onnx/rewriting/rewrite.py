@@ -22,8 +22,9 @@ from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
+from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
-from poet_onnx.gradients.train_graph import TrainGraph, files_beside
+from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
 from poet_onnx.graph.extract.roles import forget_roles

@@ -15,9 +15,10 @@ from poet_onnx.adapters.lora import ADAPTERS_KEY
 from poet_onnx.adapters.reading import as_lora
 from poet_onnx.description.groups import ParameterGroup
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
+from poet_onnx.files.model_file import files_beside
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.losses import Loss, parse_loss
-from poet_onnx.gradients.train_graph import files_beside, train_graph
+from poet_onnx.gradients.train_graph import train_graph
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.runtime import installed_runtime

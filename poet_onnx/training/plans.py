@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import TRAINING_KEY
 from poet_onnx.errors import InputError
-from poet_onnx.files.model_file import read_metadata
+from poet_onnx.files.model_file import files_beside, read_metadata
 from poet_onnx.training.elastic import Follower, room_here
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.prepared import Prepared, Wishes, open_model
@@ -140,7 +140,7 @@ class Plans:
         given = self._eval_model
         if given is None or not Evaluation(given).is_planned:
             return None
-        beside = path.with_name(f"{path.name.removesuffix('.onnx')}.eval.onnx")
+        _, beside = files_beside(path)
         if not beside.exists():
             raise InputError(f"There is no {beside.name} beside {path}: copy all files that `rewrite` wrote.")
         return beside

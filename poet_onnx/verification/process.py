@@ -24,8 +24,8 @@ from poet_onnx.choices import LEAST_STEPS
 from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError
+from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
-from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.loading import as_model
