@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from store_memory_worker import FIRST_STEPS, used_seconds
+from store_memory_worker import FIRST_STEPS, random_batch, used_seconds
 
 from poet_onnx import TrainingSession
 from poet_onnx.training import stored
@@ -31,12 +31,7 @@ def trained(model: str, store: str, access: str, folder: str, steps: str) -> dic
     generator, seconds, worked = np.random.default_rng(0), list[float](), list[float]()
     batch: dict[str, Any] = {}
     for _ in range(int(steps)):
-        batch = {
-            name: generator.standard_normal(shape, np.float32)
-            if dtype == np.float32
-            else generator.integers(0, 2, shape).astype(dtype)
-            for name, dtype, shape in session.data_inputs
-        }
+        batch = random_batch(session, generator)
         begun, used, queued = time.perf_counter(), used_seconds(), queued_seconds()
         session.step(batch)
         seconds.append(time.perf_counter() - begun - (queued_seconds() - queued))

@@ -25,12 +25,7 @@ def trained(model: str, store: str, steps: str) -> dict[str, Any]:
     session = TrainingSession(model, values, store=store or None)
     generator, losses, seconds = np.random.default_rng(0), [], list[float]()
     for _ in range(int(steps)):
-        batch = {}
-        for name, dtype, shape in session.data_inputs:
-            if dtype == np.float32:
-                batch[name] = generator.standard_normal(shape, np.float32)
-            else:
-                batch[name] = generator.integers(0, 500 if name == "input_ids" else 2, shape).astype(dtype)
+        batch = random_batch(session, generator)
         begun = used_seconds()
         losses.append(session.step(batch))
         seconds.append(used_seconds() - begun)
@@ -50,6 +45,17 @@ def trained(model: str, store: str, steps: str) -> dict[str, Any]:
         "tensors": tensors,
         "digest": digest.hexdigest(),
     }
+
+
+def random_batch(session: TrainingSession, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return random numbers for all that a batch fills; integers are 0 or 1, but for tokens."""
+    batch = {}
+    for name, dtype, shape in session.data_inputs:
+        if dtype == np.float32:
+            batch[name] = generator.standard_normal(shape, np.float32)
+        else:
+            batch[name] = generator.integers(0, 500 if name == "input_ids" else 2, shape).astype(dtype)
+    return batch
 
 
 def used_seconds() -> float:
