@@ -17,7 +17,9 @@ def test_a_store_is_measured_and_gone(tmp_path: Path, page_cache: bool) -> None:
     try:
         found = measure_store(tmp_path, page_cache=page_cache, repetitions=3, sizes_bytes=SIZES)
     except InputError as error:
-        pytest.skip(f"{error}")
+        if page_cache:
+            raise
+        pytest.skip(f"not every file system goes past the page cache: {error}")
     for rate in (found.read_bytes_per_second, found.write_bytes_per_second):
         assert 1e6 < rate < 1e11
     assert 0 < found.commit_seconds + found.latency_seconds < 5
