@@ -131,4 +131,6 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
     if measured.active_watts is None:
         yield "power: no meter is readable here; energy is modelled from the device's watts"
     else:
-        yield f"power: {scaled_text(measured.active_watts, 'W')} above idle (measured)"
+        idle = "" if measured.idle_watts is None else f", {scaled_text(measured.idle_watts, 'W')} idle"
+        by = f" by {measured.meter}" if measured.meter else ""
+        yield f"power: {scaled_text(measured.active_watts, 'W')} above idle{idle} (measured{by})"

@@ -137,6 +137,8 @@ class MeasuredCosts(Record, strict=True):
         variants: of the graph besides the measured one, by their fingerprint: the nodes that differ, by name.
         storage: the page directory; None if the device has no storage.
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
+        idle_watts: power at rest, from the same meter; None likewise.
+        meter: what that is, in words; empty likewise.
         process: what a training process takes there; None if it was not measured.
     """
 
@@ -154,6 +156,8 @@ class MeasuredCosts(Record, strict=True):
     variants: Mapping[_Fingerprint, Mapping[str, NodeMeasurement]] = {}
     storage: StorageMeasurement | None = None
     active_watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
+    idle_watts: Annotated[float, Field(ge=0.0, le=1e4)] | None = None
+    meter: Annotated[str, Field(max_length=300)] = ""
     process: ProcessMeasurement | None = None
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.profiler.process import measure_process
-from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
+from poet_onnx.profiler.steps import MeasuredStep, Runs, measure_step, measure_variant
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
@@ -124,9 +124,16 @@ def measure(
             nodes=step.nodes,
             variants=found,
             storage=storage,
-            active_watts=step.active_watts,
+            active_watts=_active_watts(step),
+            idle_watts=step.rest_watts,
+            meter=step.meter,
             process=process,
         )
+
+
+def _active_watts(step: MeasuredStep) -> float | None:
+    """Return the power above rest, where the meter saw any."""
+    return step.energy.watts_above_rest if step.energy is not None and step.energy.watts_above_rest > 0 else None
 
 
 def describe_machine() -> str:

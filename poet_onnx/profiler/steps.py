@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
 
 from poet_onnx.costing.measured import NodeMeasurement
+from poet_onnx.energy import RunEnergy, meter_if_any, power_at_rest
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
-from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
 from poet_onnx.rewriting.variants import GraphVariant
@@ -50,13 +52,17 @@ class MeasuredStep:
         seconds: of the whole step.
         overhead_seconds: of each node beside its kernel.
         nodes: by name.
-        active_watts: above idle during the steps; None without a meter.
+        energy: of the step; None without a meter.
+        meter: its name; empty without one.
+        rest_watts: power at rest; None without one.
     """
 
     seconds: float
     overhead_seconds: float
     nodes: Mapping[str, NodeMeasurement]
-    active_watts: float | None
+    energy: RunEnergy | None
+    meter: str
+    rest_watts: float | None
 
 
 def measure_step(variant: GraphVariant, runs: Runs) -> MeasuredStep:
@@ -69,15 +75,18 @@ def measure_step(variant: GraphVariant, runs: Runs) -> MeasuredStep:
     model, graph = variant.model, variant.graph
     feeds = random_feeds(graph, runs.seed)
     half = math.ceil(runs.repetitions / 2)
-    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
-        path = _saved(model, Path(scratch))
-        meter = find_meter()
-        halves = [time_steps(path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, meter=meter)]
+    with contextlib.ExitStack() as held:
+        path = _saved(model, Path(held.enter_context(tempfile.TemporaryDirectory(prefix="poet-profile-"))))
+        meter = meter_if_any()
+        if meter is not None:
+            held.callback(meter.close)
+        metered = None if meter is None else (meter, power_at_rest(meter))
+        plain = partial(time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads)
+        halves = [plain()]
         times = _kernel_times(path, runs, runs.repetitions)
-        halves.append(time_steps(path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, meter=meter))
+        halves.append(plain(metered=metered))
     _check_times(graph, times)
     steps = [step for part in halves for step in part.steps]
-    watts = [part.active_watts for part in halves if part.active_watts is not None]
     seconds = statistics.median(step.cpu_seconds if runs.threads == 1 else step.wall_seconds for step in steps)
     overhead_seconds, scale = _share_step(graph, times, seconds)
     workspace = count_workspace(model, graph, graph.nodes, threads=runs.threads)
@@ -85,7 +94,9 @@ def measure_step(variant: GraphVariant, runs: Runs) -> MeasuredStep:
         seconds=seconds,
         overhead_seconds=overhead_seconds,
         nodes=_measurements(graph.nodes, times, scale, workspace),
-        active_watts=statistics.fmean(watts) if watts else None,
+        energy=halves[-1].energy,
+        meter="" if meter is None else meter.name,
+        rest_watts=None if metered is None else metered[1].watts,
     )
 
 

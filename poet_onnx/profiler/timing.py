@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.energy import Meter, RunEnergy, SteadyPower, run_energy
 from poet_onnx.errors import InputError
-from poet_onnx.profiler.power import EnergyMeter
 from poet_onnx.runtime import session_options
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
 Feeds = Mapping[str, npt.NDArray[np.generic]]
-
-_IDLE_SECONDS = 1.0
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 _NEVER_TRIM = 2**31 - 1
@@ -45,11 +43,11 @@ class PlainSteps:
 
     Attributes:
         steps: the time of each.
-        active_watts: power during the steps less power at rest, None without a meter.
+        energy: of a step, None where it was not metered.
     """
 
     steps: tuple[StepTime, ...]
-    active_watts: float | None
+    energy: RunEnergy | None
 
 
 def keep_heap() -> None:
@@ -102,7 +100,13 @@ class StepRunner:
 
 
 def time_steps(
-    model_path: Path, feeds: Feeds, *, repetitions: int, warmup: int, threads: int, meter: EnergyMeter | None
+    model_path: Path,
+    feeds: Feeds,
+    *,
+    repetitions: int,
+    warmup: int,
+    threads: int,
+    metered: tuple[Meter, SteadyPower] | None = None,
 ) -> PlainSteps:
     """Time steps of a model in a session that is closed behind them.
 
@@ -112,29 +116,17 @@ def time_steps(
         repetitions: timed steps.
         warmup: steps before them.
         threads: threads inside an operator.
-        meter: of energy, if the machine has one.
+        metered: a meter of energy, and the power at rest; more steps run then for its sake.
 
     Raises:
         InputError: ONNX Runtime cannot load the model.
+        CheckFailedError: the meter has stopped.
     """
     runner = StepRunner(model_path, feeds, threads=threads)
-    idle_watts = _watts_at_rest(meter)
     for _ in range(warmup):
         runner.run()
-    before = meter.read_joules() if meter else 0.0
     steps = tuple(runner.run() for _ in range(repetitions))
-    if meter is None:
-        return PlainSteps(steps, None)
-    watts = (meter.read_joules() - before) / sum(step.wall_seconds for step in steps) - idle_watts
-    return PlainSteps(steps, watts if watts > 0 else None)
-
-
-def _watts_at_rest(meter: EnergyMeter | None) -> float:
-    if meter is None:
-        return 0.0
-    before, start = meter.read_joules(), time.perf_counter()
-    time.sleep(_IDLE_SECONDS)
-    return (meter.read_joules() - before) / (time.perf_counter() - start)
+    return PlainSteps(steps, None if metered is None else run_energy(runner.run, *metered))
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from folders import ROOT
 STAGES = (
     {"errors"},
     {"choices", "interrupts", "quantities", "record"},
-    {"options"},
+    {"options", "energy"},
     {"description"},
     {"files"},
     {"adapters", "graph"},

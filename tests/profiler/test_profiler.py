@@ -1,4 +1,4 @@
-"""Profiling on this machine: real steps, real files, and a meter in a made-up sysfs."""
+"""Profiling on this machine: real steps, real files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import describe_machine, measure, measure_storage
 from poet_onnx.profiler.fitting import fit_latency_and_rate
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
-from poet_onnx.profiler.power import find_meter
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import Throttle
 
@@ -183,40 +182,3 @@ def test_the_fit_finds_latency_and_rate() -> None:
     latency, rate = fit_latency_and_rate(sizes, [1.0, 0.9, 0.8])  # a larger transfer cannot be quicker
     assert latency == 0.0
     assert rate > 0.0
-
-
-def test_rapl_is_read_through_a_wrap(tmp_path: Path) -> None:
-    assert find_meter(tmp_path) is None
-    for index in range(2):
-        package = tmp_path / f"class/powercap/intel-rapl:{index}"
-        package.mkdir(parents=True)
-        (package / "max_energy_range_uj").write_text("10000000\n")
-        (package / "energy_uj").write_text("9000000\n")
-    meter = find_meter(tmp_path)
-    assert meter is not None
-    before = meter.read_joules()
-    (package / "energy_uj").write_text("500000\n")
-    assert meter.read_joules() - before == pytest.approx(1.5)
-    (package / "energy_uj").write_text("unreadable\n")
-    assert find_meter(tmp_path) is None
-
-
-def test_the_input_rail_of_a_jetson_is_integrated(tmp_path: Path) -> None:
-    import time
-
-    device = tmp_path / "bus/i2c/drivers/ina3221x/0-0041/iio:device0"
-    device.mkdir(parents=True)
-    for rail, name, milliwatts in ((0, "VDD_SYS_GPU", "100"), (1, "VDD_IN", "4000"), (2, "VDD_SYS_CPU", "900")):
-        (device / f"rail_name_{rail}").write_text(f"{name}\n")
-        (device / f"in_power{rail}_input").write_text(f"{milliwatts}\n")
-    meter = find_meter(tmp_path)
-    assert meter is not None
-    reads = []
-    for pause_seconds in (0.2, 0.0):
-        begun = time.perf_counter()
-        joules = meter.read_joules()
-        reads.append((begun, joules, time.perf_counter()))
-        time.sleep(pause_seconds)
-    (first, before, first_end), (last, after, last_end) = reads
-    assert 4.0 * (last - first_end) <= after - before + 1e-9
-    assert after - before <= 4.0 * (last_end - first) + 1e-9

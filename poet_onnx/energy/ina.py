@@ -1,0 +1,120 @@
+"""The INA3221 of a Jetson and the INA238, in the layouts that kernels show them in.
+
+Sources. JetPack 4 (L4T 32, `ina3221x`, iio): NVIDIA's Tegra Linux Driver Package Development Guide, release 32,
+"Software-Based Power Consumption Modeling" (https://developer.nvidia.cn/embedded/dlc/l4t-documentation-32-1):
+`/sys/bus/i2c/drivers/ina3221x/<address>/iio:device<n>` (or `iio_device`) has `rail_name_<channel>` and
+`in_power<channel>_input` in mW. JetPack 5 and 6 (`ina3221`, hwmon): https://docs.kernel.org/hwmon/ina3221.html has
+`in<n>_label`, `in<n>_input` in mV, `curr<n>_input` in mA and `update_interval` in ms; `in7_label` is the sum of shunt
+voltages. INA238: https://docs.kernel.org/hwmon/ina238.html has `power1_input` in uW.
+
+A Jetson's input rail supplies the others: `VDD_IN` on TX2, Xavier NX, Orin NX and Orin Nano, `POM_5V_IN` on Nano. It is
+the total, and the others are not added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from poet_onnx.errors import InputError
+
+INPUT_RAILS = ("VDD_IN", "POM_5V_IN", "VIN")
+
+_UNKNOWN_UPDATE_SECONDS = 0.1
+"""Where a driver does not say how long a conversion of all channels takes."""
+
+_INA238 = ("ina238", "ina237", "ina228")
+
+
+class Ina3221Rail:
+    """A rail of an INA3221: of its power, or of its voltage and current."""
+
+    def __init__(self, name: str, power: Path | None, voltage: Path, current: Path, update_seconds: float) -> None:
+        self.name, self.update_seconds = f"INA3221 {name}", update_seconds
+        self.rail = name
+        self._power, self._voltage, self._current = power, voltage, current
+
+    def read_watts(self) -> float:
+        """Return the power.
+
+        Raises:
+            OSError, ValueError: if it cannot be read.
+        """
+        if self._power is not None:
+            return int(self._power.read_text()) * 1e-3
+        return int(self._voltage.read_text()) * int(self._current.read_text()) * 1e-6
+
+
+class Ina238:
+    """An INA238 with what flows through its shunt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.label = _text(folder / "in1_label")
+        self.name = f"INA238 {self.label or folder.name}"
+        self.update_seconds = _update_seconds(folder)
+        self._power = folder / "power1_input"
+
+    def read_watts(self) -> float:
+        """Return the power.
+
+        Raises:
+            OSError, ValueError: if it cannot be read.
+        """
+        return int(self._power.read_text()) * 1e-6
+
+
+def find_ina(system: Path) -> Ina238 | Ina3221Rail | None:
+    """Return the sensor of what a board takes in all; None where there is no such chip.
+
+    Raises:
+        InputError: if there are some, and none is known to measure the whole board.
+    """
+    folders = [each for each in sorted((system / "class/hwmon").glob("hwmon*")) if _text(each / "name") in _INA238]
+    whole = [Ina238(each) for each in folders if (each / "power1_input").exists()]
+    inputs = [each for each in whole if each.label in INPUT_RAILS]
+    if inputs or len(whole) == 1:
+        return (inputs or whole)[0]
+    rails = [*_iio_rails(system), *_hwmon_rails(system)]
+    for rail in rails:
+        if rail.rail in INPUT_RAILS:
+            return rail
+    names = [*(each.name for each in whole), *(each.name for each in rails)]
+    if names:
+        raise InputError(
+            f"None of this board's {len(names)} power rails is known as its input ({', '.join(names)}), and some "
+            "supply others: give the CSV file of an external meter."
+        )
+    return None
+
+
+def _iio_rails(system: Path) -> Iterator[Ina3221Rail]:
+    for name in sorted((system / "bus/i2c/drivers/ina3221x").glob("*/iio*/rail_name_*")):
+        channel = name.name.removeprefix("rail_name_")
+        power, voltage, current = (
+            name.with_name(f"in_{kind}{channel}_input") for kind in ("power", "voltage", "current")
+        )
+        if rail := _text(name):
+            yield Ina3221Rail(rail, power, voltage, current, _UNKNOWN_UPDATE_SECONDS)
+
+
+def _hwmon_rails(system: Path) -> Iterator[Ina3221Rail]:
+    for folder in sorted((system / "class/hwmon").glob("hwmon*")):
+        if _text(folder / "name") != "ina3221":
+            continue
+        for channel in (1, 2, 3):
+            rail = _text(folder / f"in{channel}_label")
+            if rail and rail != "NC":
+                files = (folder / f"in{channel}_input", folder / f"curr{channel}_input")
+                yield Ina3221Rail(rail, None, *files, _update_seconds(folder))
+
+
+def _update_seconds(folder: Path) -> float:
+    text = _text(folder / "update_interval")
+    return int(text) * 1e-3 if text.isdigit() and int(text) > 0 else _UNKNOWN_UPDATE_SECONDS
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

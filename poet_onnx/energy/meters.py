@@ -1,0 +1,167 @@
+"""What a meter is, and how a sensor of power becomes one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, Protocol, TypeVar
+
+from poet_onnx.errors import CheckFailedError
+
+_LEAST_SAMPLE_SECONDS = 0.01
+"""A sensor is read no more often: each reading takes the processor that is measured."""
+
+
+class Mark(NamedTuple):
+    """A moment by a meter's clock.
+
+    Attributes:
+        seconds: of that clock.
+        joules: that the meter had counted by then; 0 where they are looked up later.
+    """
+
+    seconds: float
+    joules: float
+
+
+class Meter(Protocol):
+    """A meter of energy, open until it is closed.
+
+    Attributes:
+        name: of the meter and of what it measures, in words.
+        update_seconds: until it has a new figure.
+    """
+
+    name: str
+    update_seconds: float
+
+    def now(self) -> float:
+        """Return the seconds of the meter's clock."""
+
+    def mark(self) -> Mark:
+        """Return this moment, without waiting for anything."""
+
+    def joules(self, start: Mark, end: Mark) -> float:
+        """Return the joules between two moments.
+
+        Raises:
+            CheckFailedError: if the meter has stopped meanwhile.
+        """
+
+    def close(self) -> None:
+        """End what runs beside the measured program."""
+
+
+class PowerSensor(Protocol):
+    """Something that tells the power of the moment.
+
+    Attributes:
+        name, update_seconds: as of a meter.
+    """
+
+    name: str
+    update_seconds: float
+
+    def read_watts(self) -> float:
+        """Return the power.
+
+        Raises:
+            OSError, ValueError: if it cannot be read.
+        """
+
+
+_Self = TypeVar("_Self", bound="Watched")
+
+
+class Watched:
+    """A base of meters that something must be done for now and then: a thread does it until they are closed."""
+
+    def __init__(self, period_seconds: float, *, in_background: bool) -> None:
+        self._period_seconds = period_seconds
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if in_background:
+            self._thread = threading.Thread(target=self._watch, name="poet-meter", daemon=True)
+            self._thread.start()
+
+    def watch(self) -> None:
+        """Do it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self: _Self) -> _Self:
+        """Enter."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._period_seconds):
+            self.watch()
+
+
+class SampledMeter(Watched):
+    """Adds up the power that a sensor tells: what was read last holds until the next reading."""
+
+    def __init__(
+        self, sensor: PowerSensor, *, clock: Callable[[], float] = time.perf_counter, in_background: bool = True
+    ) -> None:
+        """Read the sensor for the first time.
+
+        Args:
+            sensor: of power.
+            clock: in seconds.
+            in_background: read it from a thread; otherwise `watch` must be called.
+
+        Raises:
+            OSError, ValueError: if it cannot be read.
+        """
+        self.name, self.update_seconds = sensor.name, sensor.update_seconds
+        self._sensor, self._clock = sensor, clock
+        self._lock = threading.Lock()
+        self._failure: Exception | None = None
+        self._watts, self._last, self._joules = sensor.read_watts(), clock(), 0.0
+        super().__init__(max(sensor.update_seconds, _LEAST_SAMPLE_SECONDS), in_background=in_background)
+
+    def watch(self) -> None:
+        """Read the sensor."""
+        try:
+            watts = self._sensor.read_watts()
+        except (OSError, ValueError) as error:
+            self._failure = error
+            return
+        with self._lock:
+            now = self._clock()
+            self._joules += self._watts * (now - self._last)
+            self._watts, self._last = watts, now
+
+    def now(self) -> float:
+        """Return the seconds of the meter's clock."""
+        return self._clock()
+
+    def mark(self) -> Mark:
+        """Return this moment; the sensor is not read for it, which may take longer than what is measured."""
+        with self._lock:
+            now = self._clock()
+            return Mark(now, self._joules + self._watts * (now - self._last))
+
+    def joules(self, start: Mark, end: Mark) -> float:
+        """Return the joules between two moments.
+
+        Raises:
+            CheckFailedError: if the sensor could not be read meanwhile.
+        """
+        if self._failure is not None:
+            raise CheckFailedError(f"The meter {self.name} could not be read any more: {self._failure}.")
+        return end.joules - start.joules
