@@ -2,8 +2,8 @@
 
 Sources: JetPack 4: NVIDIA's Tegra Linux Driver Package Development Guide, release 32, "Software-Based Power Consumption
 Modeling" (`ina3221x`, iio). JetPack 5 and 6: https://docs.kernel.org/5.10/hwmon/ina3221.html and
-https://docs.kernel.org/hwmon/ina3221.html, whose later version has the sum of shunt voltages as `in7` and `curr4`. Rails
-of an AGX Orin: arch/arm64/boot/dts/nvidia/tegra234-p3701.dtsi of Linux; those of an Orin Nano are of the same form there.
+https://docs.kernel.org/hwmon/ina3221.html, whose later version has the sum of shunt voltages as `in7` and `curr4`.
+Rails of an AGX Orin: arch/arm64/boot/dts/nvidia/tegra234-p3701.dtsi of Linux; an Orin Nano's have the same form there.
 INA238: https://docs.kernel.org/hwmon/ina238.html. RAPL: https://docs.kernel.org/power/powercap/powercap.html.
 """
 
