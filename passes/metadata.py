@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.costing.costs import CostTable
+from poet_onnx.description.energy import COSTS_KEY, DEVICE_KEY
 from poet_onnx.description.metadata import THREADS_KEY, planned_threads
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
@@ -20,10 +21,10 @@ from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_to_json
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.plan.serialization import from_json, to_json
 
-VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
+VERSION_KEY, PLAN_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.target"
 FINGERPRINT_KEY, CERTIFICATE_KEY = "poet.source_fingerprint", "poet.certificate"
 DIMS_KEY = "poet.dims"
-PROCESS_KEY, RAM_BUDGET_KEY, COSTS_KEY = "poet.process", "poet.ram_budget_bytes", "poet.costs"
+PROCESS_KEY, RAM_BUDGET_KEY = "poet.process", "poet.ram_budget_bytes"
 BEFORE_KEY = "poet.before"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
 """Predicted figures that are written one by one, each as `poet.<figure>`."""

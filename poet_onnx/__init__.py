@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ProgressBar,
         TensorBoardLog,
     )
+    from poet_onnx.training.energy import StepEnergy
     from poet_onnx.training.loader import ArrayLoader
     from poet_onnx.training.loop import Callback, Epoch, Step
     from poet_onnx.training.session import TrainingSession
@@ -82,6 +83,7 @@ __all__ = [
     "RewriteResult",
     "SequentialLR",
     "Step",
+    "StepEnergy",
     "StepLR",
     "TensorBoardLog",
     "TrainGraph",
@@ -121,6 +123,7 @@ _HOMES = {
         "StepLR",
     ),
     "training.callbacks": ("BestCheckpoint", "Checkpoint", "CsvLog", "EarlyStopping", "ProgressBar", "TensorBoardLog"),
+    "training.energy": ("StepEnergy",),
     "training.loader": ("ArrayLoader",),
     "training.loop": ("Callback", "Epoch", "Step"),
     "training.session": ("TrainingSession",),

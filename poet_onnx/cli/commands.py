@@ -122,6 +122,12 @@ def fit(**given: Any) -> None:
     "so the peak.",
 )
 @click.option(
+    "--energy",
+    is_flag=True,
+    help="Also measures what steps of both take, by this machine's own meter, and shows it beside the plan's.",
+)
+@click.option("--meter", type=options.FILE, help="CSV file of an external meter, for `--energy`: time and watts.")
+@click.option(
     "--process",
     "in_process",
     is_flag=True,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from poet_onnx.choices import AUTO
 from poet_onnx.cli import findings, tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.summaries import inspection_summary
@@ -60,6 +61,8 @@ def verify(
     directions: int,
     threads: int | None,
     optimized: bool,
+    energy: bool,
+    meter: Path | None,
     in_process: bool,
     ram_budget: str | None,
     steps: int,
@@ -80,6 +83,8 @@ def verify(
     if rewritten is None:
         raise click.UsageError("Missing argument 'REWRITTEN': give it, or --gradients.", context)
     _check_usage(context, in_process)
+    if not energy:
+        _refuse(context, ("meter",), "needs --energy")
     if in_process:
         budget = None if ram_budget is None else parse_budget(ram_budget, name="RAM budget").size_bytes
         with terminal.ProgressLine(f"training {rewritten} for {steps} steps in a process of its own"):
@@ -101,6 +106,7 @@ def verify(
                 optimized=optimized,
                 page_dir=page_dir,
                 profile_out=profile_out,
+                meter=(meter or AUTO) if energy else None,
             )
         _show(report, findings.verification_parts(report), as_json)
         if trace_out is not None and profile_out is not None and report.passed:
@@ -144,7 +150,7 @@ def _show(found: BaseModel, parts: Iterable[terminal.Shown], as_json: bool) -> N
 
 def _check_usage(context: click.Context, in_process: bool) -> None:
     """Refuse options of one check with the other."""
-    names = ("feeds", "optimized", "trace_out", "force") if in_process else ("ram_budget", "steps")
+    names = ("feeds", "optimized", "energy", "meter", "trace_out", "force") if in_process else ("ram_budget", "steps")
     which = "does not go with" if in_process else "needs"
     _refuse(context, names, f"{which} --process")
     _refuse(context, ("dims", "directions"), "needs --gradients")
@@ -154,7 +160,18 @@ def _check_gradient_usage(context: click.Context, rewritten: Path | None) -> Non
     """Refuse what has no meaning for gradients."""
     if rewritten is not None:
         raise click.UsageError(f"--gradients checks one training graph: leave {rewritten} out.", context)
-    names = ("feeds", "optimized", "in_process", "ram_budget", "steps", "page_dir", "trace_out", "force")
+    names = (
+        "feeds",
+        "optimized",
+        "energy",
+        "meter",
+        "in_process",
+        "ram_budget",
+        "steps",
+        "page_dir",
+        "trace_out",
+        "force",
+    )
     _refuse(context, names, "does not go with --gradients")
 
 

@@ -13,7 +13,7 @@ from poet_onnx.reporting.figures import bytes_text, scaled_text
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts
-    from poet_onnx.verification import ProcessRun, VerificationReport
+    from poet_onnx.verification import EnergyRun, ProcessRun, VerificationReport
 
 
 def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
@@ -38,6 +38,8 @@ def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
     if report.optimized is not None:
         alive = f"{report.optimized.recomputed_nodes_alive} recomputed nodes ran"
         rows.append(["same bits, optimized", _verdict(report.optimized.bits_equal), alive])
+    if report.energy is not None:
+        rows.append(["energy of a step", "", _energy_text(report.energy, report.device)])
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for heading in (f"on {report.runtime}", "", "compared"):
         table.add_column(heading, overflow="fold")
@@ -46,6 +48,20 @@ def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
     yield table
     yield from (f"problem: {problem}" for problem in report.problems)
     yield "verified: nothing is wrong" if report.passed else "not verified"
+
+
+def _energy_text(energy: EnergyRun, device: str) -> str:
+    """Return what was measured of both models, and what the plan says."""
+    counted = "rest included" if energy.counts_rest else f"above {scaled_text(energy.rest_watts, 'W')} at rest"
+    return (
+        f"{_with_error(energy.rewritten_joules, energy.rewritten_error_joules)} measured by {energy.meter}, {counted}; "
+        f"the plan for {device} says {scaled_text(energy.planned_joules, 'J')} ({energy.planned_origin}); "
+        f"{_with_error(energy.original_joules, energy.original_error_joules)} in the original (measured)"
+    )
+
+
+def _with_error(joules: float, error_joules: float) -> str:
+    return f"{scaled_text(joules, 'J')} +- {scaled_text(error_joules, 'J')}"
 
 
 def check_lines(report: VerificationReport) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from poet_onnx.energy.finding import AUTO_METER, find_meter, meter_if_any, open_meter
+from poet_onnx.energy.finding import find_meter, meter_if_any, open_meter
 from poet_onnx.energy.meters import Mark, Meter, SampledMeter
 from poet_onnx.energy.repeating import RunEnergy, SteadyPower, power_at_rest, run_energy
 
 __all__ = [
-    "AUTO_METER",
     "Mark",
     "Meter",
     "RunEnergy",

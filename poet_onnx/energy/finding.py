@@ -6,15 +6,13 @@ import os
 import warnings
 from pathlib import Path
 
+from poet_onnx.choices import AUTO
 from poet_onnx.energy.ina import find_ina
 from poet_onnx.energy.log import MeterLog
 from poet_onnx.energy.meters import Meter, SampledMeter
 from poet_onnx.energy.pmic import find_pmic
 from poet_onnx.energy.rapl import RaplMeter, rapl_zones
 from poet_onnx.errors import InputError, PoetWarning
-
-AUTO_METER = "auto"
-"""The machine's own."""
 
 _SYSTEM = Path("/sys")
 
@@ -51,7 +49,7 @@ def meter_if_any(system: Path = _SYSTEM) -> Meter | None:
         return None
 
 
-def open_meter(meter: str | os.PathLike[str] = AUTO_METER, system: Path = _SYSTEM) -> Meter:
+def open_meter(meter: str | os.PathLike[str] = AUTO, system: Path = _SYSTEM) -> Meter:
     """Open a meter.
 
     Args:
@@ -61,7 +59,7 @@ def open_meter(meter: str | os.PathLike[str] = AUTO_METER, system: Path = _SYSTE
     Raises:
         InputError: if there is none, or it cannot be used.
     """
-    if os.fspath(meter) != AUTO_METER:
+    if os.fspath(meter) != AUTO:
         return MeterLog(meter)
     found = find_meter(system)
     if found is None:

@@ -14,13 +14,14 @@ import pydantic
 from poet_onnx.addresses import false_addresses
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.costs import Channel, CostTable, NodeCost, TransferCost
+from poet_onnx.description.energy import COSTS_KEY
 from poet_onnx.errors import CheckFailedError, InputError, PoetError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed, extract
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.annotate import COST_KEY
 from poet_onnx.passes.arena import read_region
-from poet_onnx.passes.metadata import BEFORE_KEY, COSTS_KEY, PLAN_KEY, Settings, read_json, read_settings
+from poet_onnx.passes.metadata import BEFORE_KEY, PLAN_KEY, Settings, read_json, read_settings
 from poet_onnx.passes.undo import UndoPlan
 from poet_onnx.plan import Plan, Prediction, serialization
 from poet_onnx.plan.figures import same

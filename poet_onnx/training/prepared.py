@@ -11,6 +11,7 @@ import numpy as np
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
+from poet_onnx.description.energy import PlannedEnergy
 from poet_onnx.description.groups import ParameterGroup
 from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches, planned_threads
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
@@ -123,6 +124,7 @@ class Prepared:
         adapters: low-rank adapters that it has.
         panels: what compares its products by panels with whole ones, as metadata; empty if there are none.
         threads: inside an operator, for which it was planned; 1 for a graph without a plan.
+        energy: of a step, as planned; None for a graph without a plan.
     """
 
     description: Description
@@ -131,6 +133,7 @@ class Prepared:
     adapters: Adapters | None
     panels: str = ""
     threads: int = 1
+    energy: PlannedEnergy | None = None
 
     @property
     def is_file(self) -> bool:
@@ -165,7 +168,8 @@ def open_model(
             wishes.check(description)
             ranges = ranges_from_json(metadata.get(RANGES_KEY, "{}"))
             adapters, panels = Adapters.of_metadata(metadata), metadata.get(PANELS_KEY, "")
-            return Prepared(description, os.fspath(model), ranges, adapters, panels, planned_threads(metadata))
+            threads, energy = planned_threads(metadata), PlannedEnergy.of_metadata(metadata)
+            return Prepared(description, os.fspath(model), ranges, adapters, panels, threads, energy)
     from poet_onnx.training.prepare import prepare
 
     return prepare(model, wishes, forward)

@@ -30,6 +30,7 @@ from poet_onnx.training.store_file import StoreStatistics
 from poet_onnx.training.stored import SessionStore, as_commits
 
 if TYPE_CHECKING:
+    from poet_onnx.training.energy import StepEnergy
     from poet_onnx.training.prepare import AnyModel
 
 _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
@@ -323,6 +324,22 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
     def store_statistics(self) -> StoreStatistics | None:
         """What was read from the store and written to it so far; None without a store."""
         return None if self._memory.store is None else self._memory.store.statistics()
+
+    def energy(self, meter: str | os.PathLike[str] = AUTO) -> StepEnergy:
+        """Return what measures the energy of the steps within `with session.energy() as energy:`.
+
+        It waits some seconds first, for the power at rest. Let steps run for many updates of the meter, and nothing
+        else: what runs between them counts, too.
+
+        Args:
+            meter: "auto" for the machine's own, or the CSV file of an external one, with time and watts.
+
+        Raises:
+            InputError: if there is no meter, or it cannot be used.
+        """
+        from poet_onnx.training.energy import StepEnergy  # whose imports no plan counts
+
+        return StepEnergy(lambda: self._progress.runs, lambda: self._model.energy, meter)
 
     def _update(self) -> None:
         """Finish an update: the parameters that the step has not updated."""

@@ -6,6 +6,7 @@ from poet_onnx.verification.gradients import verify_gradients
 from poet_onnx.verification.process import verify_process
 from poet_onnx.verification.report import (
     Difference,
+    EnergyRun,
     GradientCheck,
     GradientReport,
     OptimizedRun,
@@ -16,6 +17,7 @@ from poet_onnx.verification.verification import verify
 
 __all__ = [
     "Difference",
+    "EnergyRun",
     "GradientCheck",
     "GradientReport",
     "OptimizedRun",

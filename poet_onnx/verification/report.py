@@ -170,6 +170,35 @@ class GradientReport(_Checked):
         return tuple(each for each in self.parameters if each.verdict == "undecided")
 
 
+class EnergyRun(_Checked):
+    """Energy of a step, measured, beside the plan's.
+
+    Attributes:
+        meter: what measured, in words.
+        rest_watts: power of the machine at rest.
+        original_joules, rewritten_joules: of a step, above rest; with the rest where the plan has idle watts.
+        original_error_joules, rewritten_error_joules: two standard errors of them.
+        original_seconds, rewritten_seconds: of a step.
+        repetitions: steps of the rewritten model.
+        planned_joules: of a step, by the plan.
+        planned_origin: whether these are "measured" or "modelled".
+        counts_rest: the plan has idle watts, so that the power at rest counts over the step.
+    """
+
+    meter: str
+    rest_watts: float
+    original_joules: float
+    original_error_joules: float
+    original_seconds: float
+    rewritten_joules: float
+    rewritten_error_joules: float
+    rewritten_seconds: float
+    repetitions: int
+    planned_joules: float
+    planned_origin: Literal["measured", "modelled"]
+    counts_rest: bool
+
+
 class VerificationReport(_Checked):
     """What a verification found.
 
@@ -199,6 +228,7 @@ class VerificationReport(_Checked):
         original_transient_peak_bytes: the same of the original model.
         budget_bytes: bound on the transient peak that the plan was made for; None if it has none.
         optimized: the run under all optimizations, if it was asked for.
+        energy: measured, if that was asked for and nothing is wrong.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -225,3 +255,4 @@ class VerificationReport(_Checked):
     original_transient_peak_bytes: int
     budget_bytes: int | None
     optimized: OptimizedRun | None
+    energy: EnergyRun | None = None

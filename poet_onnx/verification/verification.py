@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ import onnx_ir as ir
 
 from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
+from poet_onnx.description.energy import PlannedEnergy
 from poet_onnx.description.metadata import RECOMPUTED, TRAINING_KEY, Description
+from poet_onnx.energy import open_meter
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.arena import read_region
@@ -26,8 +29,9 @@ from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import count_allocations, installed_runtime
 from poet_onnx.verification.claims import false_claims
 from poet_onnx.verification.compare import difference
+from poet_onnx.verification.energy import measure_energy
 from poet_onnx.verification.optimized import fused_copies
-from poet_onnx.verification.report import Difference, OptimizedRun, VerificationReport
+from poet_onnx.verification.report import Difference, EnergyRun, OptimizedRun, VerificationReport
 from poet_onnx.verification.sessions import Conditions, ProfiledSession, Session
 from poet_onnx.verification.stored import StoredTensors
 from poet_onnx.verification.subject import Subject, feeds_of, initial_state, make_subject
@@ -57,14 +61,15 @@ def verify(
     optimized: bool = False,
     seed: int = 0,
     profile_out: Path | None = None,
+    meter: str | os.PathLike[str] | None = None,
 ) -> VerificationReport:
     """Run both models on the same random feeds and check that the rewritten one keeps every promise.
 
     Compared bit for bit: every output, every buffer that is updated in place and every tensor of a store, over
     consecutive training steps that start from the same random contents. Checked besides: the file carries out the plan
     in it, its metadata say what the plan says and the plan what its steps make, ONNX Runtime executes exactly the
-    file's order, the allocator's transient peak is the predicted one and within the budget. Energy, time and what is
-    proven of them are not measured.
+    file's order, the allocator's transient peak is the predicted one and within the budget. Time and what is proven are
+    not measured, and energy only if it is asked for.
 
     Args:
         original: the model before the rewrite.
@@ -79,6 +84,8 @@ def verify(
         seed: of the random feeds.
         profile_out: where ONNX Runtime's profile of some steps of the rewritten model goes, if nothing is wrong; the
             last one is warm. None to make none.
+        meter: of energy, which is measured if nothing is wrong: "auto" for the machine's own, or the CSV file of an
+            external one. None to measure none.
 
     Raises:
         InputError: if the models cannot be verified: not rewritten by poet-onnx, or not from this original.
@@ -93,12 +100,17 @@ def verify(
             "A model with an optimizer in its step keeps to the file's order, and the runtime's optimizations do not: "
             "verify it without them."
         )
+    described = Description.of_metadata(rewritten.metadata_props)
+    if meter is not None and described is not None and described.has_store:
+        raise InputError("Energy of a model with a store is measured while it trains: use TrainingSession.energy.")
+    if meter is not None:
+        open_meter(meter).close()  # what is wrong with it is said before all else runs
     subject = make_subject(as_model(original), rewritten, threads, page_dir, seed)
     bound = subject.plan.limits.budget_bytes if budget_bytes is None else budget_bytes
     false = [*subject.problems, *false_claims(subject.rewritten, subject.graph, subject.plan)]
     undone = _undone(subject)
     problems = [*false, *undone]
-    runs, executed, misplaced, optimized_run = _Runs(), 0, None, None
+    runs, executed, misplaced, optimized_run, energy = _Runs(), 0, None, None, None
     try:
         runs = _run_both(subject, feeds)
         problems += [*runs.problems, *_peak_problems(subject, runs.measured_bytes, bound)]
@@ -109,6 +121,8 @@ def verify(
             problems += lost
         if profile_out is not None and not problems:
             _record(subject, profile_out)
+        if meter is not None and not problems:
+            energy = _energy(subject, meter)
     except CheckFailedError as error:
         problems.append(str(error))
     runtime = installed_runtime()
@@ -137,7 +151,17 @@ def verify(
         original_transient_peak_bytes=runs.original_bytes,
         budget_bytes=bound,
         optimized=optimized_run,
+        energy=energy,
     )
+
+
+def _energy(subject: Subject, meter: str | os.PathLike[str]) -> EnergyRun:
+    sessions = {
+        "original": partial(_session, subject, subject.original, "original", subject.conditions),
+        "rewritten": partial(_session, subject, subject.rewritten, "rewritten", subject.conditions),
+    }
+    planned = PlannedEnergy.of_metadata(subject.rewritten.metadata_props)
+    return measure_energy(meter, planned, sessions, feeds_of(subject, 0))
 
 
 def _undone(subject: Subject) -> list[str]:
