@@ -178,6 +178,8 @@ extern const OpDefinition kConvStoredBackwardSgd;
 extern const OpDefinition kConvStoredBackwardMomentum;
 extern const OpDefinition kConvStoredBackwardAdam;
 extern const OpDefinition kCompareConvolution;
+extern const OpDefinition kVocabularyLoss;
+extern const OpDefinition kVocabularyLossGradient;
 
 // Shape inference: nothing is said beyond what the model says / the output is what input 0 is / is of these attributes'
 // type and shape / is one int64 / one bool.

@@ -171,7 +171,9 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kConvStoredBackwardSgd,
                                            &kConvStoredBackwardMomentum,
                                            &kConvStoredBackwardAdam,
-                                           &kCompareConvolution})
+                                           &kCompareConvolution,
+                                           &kVocabularyLoss,
+                                           &kVocabularyLossGradient})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

@@ -255,7 +255,7 @@ def test_library_that_was_not_built_is_reported(monkeypatch: pytest.MonkeyPatch,
 def test_the_stock_runtime_passes_these_tests() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "POET_STOCK_PYTHON"}
     names = {
-        "ops": ("ops", "accumulate", "arena", "refusals", "faults", "fork", "quantized", "threads"),
+        "ops": ("ops", "accumulate", "arena", "refusals", "faults", "fork", "quantized", "threads", "vocabulary_loss"),
         "runtime": ("runtime", "directories", "paging", "page_sizes"),
     }
     files = [str(ROOT / "tests" / folder / f"test_{name}.py") for folder in names for name in names[folder]]

@@ -74,6 +74,7 @@ class Model:
             self._exponentiate,
             self._score,
             self._multiply,
+            self._lose,
         )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
@@ -260,6 +261,25 @@ class Model:
         inputs = [self._input(FLOAT, (*samples, taken)), *parts, *([self._input(FLOAT, (width,))] if biased else [])]
         how = {"panel_rows": 128, "transposed": transposed, "biased": biased, **quantized}
         self._add("LinearQuantized", inputs, [(FLOAT, (*samples, width))], matrix=(rows, columns), **how)
+
+    def _lose(self) -> None:
+        """Take a loss of words, of floats that lie in rows or columns or of few bits."""
+        words, width = self._random.randint(1, 6), 2 * self._random.randint(1, 3)
+        tokens, numbers = self._shape(), {"bits": 32, "transposed": self._random.randint(0, 1)}
+        inputs = [self._input(FLOAT, (*tokens, width)), self._input(INT64, tokens, low=-1, high=words - 1)]
+        if self._random.random() < 0.5:
+            inputs.append(self._input(FLOAT, (words, width) if numbers["transposed"] else (width, words)))
+        else:
+            inputs += [self._input(TensorProto.UINT8, (words, width)), self._input(FLOAT, (words, 1))]
+            numbers |= {"bits": 8, "transposed": 1, "block": 8, "signed": 1, "zeroed": 0}
+        biased = self._random.randint(0, 1)
+        inputs += [self._input(FLOAT, (words,))] * biased
+        numbers |= {"panel_rows": self._random.randint(1, 6), "biased": biased, "ignoring": 1, "ignore_index": -1}
+        made = [(FLOAT, ()), (FLOAT, (*tokens, width))]
+        if self._random.random() < 0.5:
+            self._add("VocabularyLossGradient", inputs, made, matrix=(words, width), **numbers)
+        else:
+            self._add("VocabularyLoss", inputs, made[:1], matrix=(words, width), **numbers)
 
     def _drop(self) -> None:
         shape = self._shape()

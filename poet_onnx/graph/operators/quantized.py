@@ -16,7 +16,9 @@ LINEAR, GATHER = "LinearQuantized", "GatherQuantized"
 CODES = 1
 """Input that codes are; scales and zeros are behind it."""
 
-_ZEROS = CODES + 2
+_ZEROS = 2
+"""Inputs that these are behind the codes."""
+
 _FLOAT_BYTES, _BYTE = 4, 8
 _FLOPS_OF_A_NUMBER = 2
 _WIDTHS = (4, 8)
@@ -27,7 +29,7 @@ _SORTED_BYTES = 56
 _WINDOW_ROWS = 1024
 """Rows that are read from a store at a time, at least; ops/kernels/quantized_rows.h has the same."""
 
-_QUANTIZATION = (
+QUANTIZATION = (
     Attribute("bits", "INT", "Of a code: 4 or 8."),
     Attribute("block", "INT", "Codes of a row with one scale."),
     Attribute("signed", "INT", "Whether codes and zeros are signed."),
@@ -56,14 +58,14 @@ def _parts(rows: int, columns: int, bits: int, block: int, *, zeroed: bool) -> t
     return rows * columns * bits // _BYTE, _FLOAT_BYTES * rows * blocks, *zeros
 
 
-def _matrix_fits(context: ShapeContext) -> None:
-    """Check that codes, scales and zeros are those of the matrix, or handles."""
+def matrix_fits(context: ShapeContext, first: int = CODES) -> None:
+    """Check that codes, which are this input, scales and zeros are those of the matrix, or handles."""
     bits = context.integer("bits", 0)
     if bits not in _WIDTHS:
         raise RuleError(f"its codes have {bits} bits and must have 4 or 8")
     is_zeroed = bool(context.integer("zeroed", 0))
     sizes = _parts(*_shape_of(context), bits, context.integer("block", 0), zeroed=is_zeroed)
-    for index, size_bytes in enumerate(sizes, CODES):
+    for index, size_bytes in enumerate(sizes, first):
         found = context.type(index)
         if found.dtype.name != _HANDLE and found.size_bytes != size_bytes:
             raise RuleError(f"{said(context, index)} has {found.size_bytes} bytes and must have {size_bytes}")
@@ -73,7 +75,7 @@ def _product_fits(context: ShapeContext) -> None:
     rows, columns = _shape_of(context)
     taken, made = (columns, rows) if context.integer("transposed", 0) else (rows, columns)
     expect(context, 0, (*context.type(0).shape[:-1], taken))
-    _matrix_fits(context)
+    matrix_fits(context)
     if context.integer("biased", 0):
         expect(context, CODES + 2 + bool(context.integer("zeroed", 0)), (made,))
 
@@ -85,30 +87,41 @@ def _sizes(call: Call) -> tuple[int, int, int]:
     return rows, columns, elements(call.input(0)) // width
 
 
-def stored_parts(call: Call, rows: int | None = None) -> dict[int, int]:
-    """Return the bytes of codes, scales and zeros that are in a store, by input: of so many rows, or of all."""
+def stored_parts(call: Call, rows: int | None = None, first: int = CODES) -> dict[int, int]:
+    """Return the bytes of codes, scales and zeros that are in a store, by input: of so many rows, or of all.
+
+    Args:
+        call: of a node.
+        rows: how many; None for all.
+        first: input that the codes are.
+    """
     zeroed, (all_rows, columns) = bool(call.integer("zeroed", 0)), call.integers("matrix")
     count = all_rows if rows is None else rows
     sizes = _parts(count, columns, call.integer("bits", 4), call.integer("block", 1), zeroed=zeroed)
-    return {index: size for index, size in enumerate(sizes, CODES) if call.input(index).dtype == _HANDLE}
+    return {index: size for index, size in enumerate(sizes, first) if call.input(index).dtype == _HANDLE}
 
 
-def _spare(call: Call, rows: int) -> int:
-    """Return the room for codes, scales and zeros of some rows, as far as these are in a store."""
-    parts = stored_parts(call, rows)
-    return sum(parts.values()) + (_ZEROS in parts)  # zeros begin within a byte
+def spare_bytes(call: Call, rows: int, first: int = CODES) -> int:
+    """Return the room for codes, which are this input, scales and zeros of some rows, as far as they are in a store."""
+    parts = stored_parts(call, rows, first)
+    return sum(parts.values()) + (first + _ZEROS in parts)  # zeros begin within a byte
+
+
+def window_rows(rows: int, most: int) -> int:
+    """Return how many rows of a store are read at a time, where the largest panel has so many."""
+    return min(rows, max(_WINDOW_ROWS, most))
 
 
 def _room(call: Call) -> int:
     """Return the bytes of a panel of the matrix, and of its samples."""
     rows, columns, samples = _sizes(call)
     most = most_rows(rows, call.integer("panel_rows", 1))
-    return _FLOAT_BYTES * most * (columns + samples) + _spare(call, min(rows, max(_WINDOW_ROWS, most)))
+    return _FLOAT_BYTES * most * (columns + samples) + spare_bytes(call, window_rows(rows, most))
 
 
 def _rows_apart(call: Call) -> int:
     """Return the room for each row by itself that is read from a store."""
-    return elements(call.input(0)) * -(-_spare(call, 1) // _FLOAT_BYTES) * _FLOAT_BYTES
+    return elements(call.input(0)) * -(-spare_bytes(call, 1) // _FLOAT_BYTES) * _FLOAT_BYTES
 
 
 def _multiplied(call: Call) -> Work:
@@ -126,7 +139,7 @@ def _looked_up(call: Call) -> Work:
 def _panels_read(call: Call) -> StorageWork:
     parts = stored_parts(call)
     rows = call.integers("matrix")[0]
-    windows = -(-rows // max(_WINDOW_ROWS, most_rows(rows, call.integer("panel_rows", 1))))
+    windows = -(-rows // window_rows(rows, most_rows(rows, call.integer("panel_rows", 1))))
     return StorageWork(sum(parts.values()), 0, windows * len(parts))
 
 
@@ -162,7 +175,7 @@ SPECS = [
                 *PANELS,
                 Attribute("transposed", "INT", "Whether the product is one with the transposed matrix."),
                 Attribute("biased", "INT", "Whether there is a bias."),
-                *_QUANTIZATION,
+                *QUANTIZATION,
             ),
         ),
     ),
@@ -170,7 +183,7 @@ SPECS = [
         GATHER,
         POET_DOMAIN,
         shape=_rows,
-        check=_matrix_fits,
+        check=matrix_fits,
         work=_looked_up,
         storage=_rows_read,
         workspace=_rows_apart,
@@ -178,7 +191,7 @@ SPECS = [
         schema=Schema(
             "GatherQuantized(indices, codes, scales, zeros?, after...) -> rows: rows of a table of few bits.",
             (("rows", "tensor(float)"),),
-            (PANELS[0], *_QUANTIZATION),
+            (PANELS[0], *QUANTIZATION),
         ),
     ),
 ]

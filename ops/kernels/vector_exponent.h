@@ -1,0 +1,38 @@
+// e to the power of a float, in loops that compilers turn into vector code: the bits are the same on every machine.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace poet {
+
+template <typename To, typename From>
+inline To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+// Of what is at most 0, to about one unit in the last place: 0 where the power is no normal float, NaN of NaN. Powers
+// of 2 are split off, and the rest is a polynomial (expf of S. Moshier's Cephes library, netlib.org/cephes).
+inline float exponential(float x) {
+  constexpr float kLog2E = 1.44269504F, kTwoHigh = 0.693359375F, kTwoLow = -2.12194440e-4F;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to whole numbers
+  constexpr float kLeast = -87.3F;
+  constexpr uint32_t kOne = 127, kMantissa = 23;
+  const float rounded = x * kLog2E + kRound, power = rounded - kRound;
+  const float rest = x - power * kTwoHigh - power * kTwoLow;
+  float y = 1.9875691500e-4F;
+  y = y * rest + 1.3981999507e-3F;
+  y = y * rest + 8.3334519073e-3F;
+  y = y * rest + 4.1665795894e-2F;
+  y = y * rest + 1.6666665459e-1F;
+  y = y * rest + 5.0000001201e-1F;
+  y = y * (rest * rest) + rest + 1.0F;
+  const uint32_t exponent = same_bits<uint32_t>(rounded) - same_bits<uint32_t>(kRound) + kOne;
+  const float made = y * same_bits<float>(exponent << kMantissa);
+  return x < kLeast ? 0.0F : made;
+}
+
+}  // namespace poet
