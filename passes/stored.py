@@ -12,7 +12,8 @@ Rules:
         updates the table within the step, where all readers stand before it.
     S6. Where updates wait for the end of the step, a gradient is collected in the store, whole or part by part, and
         has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
-    S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows.
+    S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows, and
+        of the matrix of a language model's output layer its loss the panels.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
@@ -37,7 +38,7 @@ from poet_onnx.description.metadata import (
 )
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.graph.operators import ONNX_DOMAINS, quantized
+from poet_onnx.graph.operators import ONNX_DOMAINS, quantized, vocabulary
 from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
@@ -311,10 +312,16 @@ def _takes_rows(node: ir.Node, index: int) -> bool:
 
 
 def _takes_panels(node: ir.Node, index: int) -> bool:
-    """Return whether a node reads codes of few bits, their scales or their zeros, or from a store what it needs."""
-    is_quantized = node.op_type in (quantized.LINEAR, quantized.GATHER) and node.domain == POET_DOMAIN
-    parts = 2 + node.attributes.get_int("zeroed", 0)
-    return is_quantized and quantized.CODES <= index < quantized.CODES + parts
+    """Return whether a node reads from a store what it needs: of a matrix of few bits, or of rows of words."""
+    if node.domain != POET_DOMAIN:
+        return False
+    zeroed = node.attributes.get_int("zeroed", 0)
+    if node.op_type in (quantized.LINEAR, quantized.GATHER):
+        return 0 <= index - quantized.CODES < 2 + zeroed
+    if node.op_type not in (vocabulary.LOSS, vocabulary.WITH_GRADIENT) or not node.attributes.get_int("transposed", 0):
+        return False
+    bits = node.attributes.get_int("bits", vocabulary.FLOAT_BITS)
+    return 0 <= index - vocabulary.MATRIX < vocabulary.matrix_inputs(bits, zeroed)
 
 
 def _is_transpose(node: ir.Node) -> bool:

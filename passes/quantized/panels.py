@@ -2,7 +2,8 @@
 
 Rules:
     B1. Each product with what a DequantizeLinear makes of a constant matrix with blocks along its rows, or with that
-        transposed, becomes a LinearQuantized, and a Gather of its rows a GatherQuantized. Other readers read floats.
+        transposed, becomes a LinearQuantized, and a Gather of its rows a GatherQuantized. The loss of a language model
+        takes codes, too, if there is a row for each word. Other readers read floats.
     B2. Panels keep the bits of whole products for shapes for which they do on the machine that rewrites; larger panels
         are tried before the product stays whole. A matrix that is large is compared in part.
     B3. The model has what repeats the comparison on the machine that trains.
@@ -22,6 +23,7 @@ from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import panel_rows
 from poet_onnx.graph.operators.quantized import GATHER, LINEAR
+from poet_onnx.graph.operators.vocabulary import FLOAT_BITS, LOSS, MATRIX, WITH_GRADIENT
 from poet_onnx.passes.matrix_products import TIMES, product_of
 from poet_onnx.passes.node_builder import tensor_initializer
 from poet_onnx.passes.panel_comparison import ACROSS, AnyComparison, Comparison, note_comparisons
@@ -114,6 +116,9 @@ class UseQuantizedPanels(InPlacePass):
                     inputs = [reader.inputs[1], *self._inputs(graph, matrix)]
                     replace_node(reader, GATHER, inputs, matrix.attributes, [reader.outputs[0]])
                     modified = True
+                elif _is_vocabulary(reader, index) and not is_transposed:
+                    self._give_codes(graph, matrix, reader)
+                    modified = True
                 else:
                     found = self._write_product(graph, matrix, reader, index, is_transposed=is_transposed)
                     done |= dict.fromkeys(found)
@@ -123,6 +128,12 @@ class UseQuantizedPanels(InPlacePass):
             _remove_unread(graph)
         note_comparisons(model, done)
         return PassResult(model, modified=modified)
+
+    def _give_codes(self, graph: ir.Graph, matrix: _Matrix, reader: ir.Node) -> None:
+        """Let a loss read codes; it takes the same panels of a matrix in any case."""
+        inputs = [*reader.inputs[:MATRIX], *self._inputs(graph, matrix), *reader.inputs[MATRIX + 1 :]]
+        own = [each for name, each in reader.attributes.items() if name not in ("matrix", "bits")]
+        replace_node(reader, reader.op_type, inputs, [*matrix.attributes, *own], list(reader.outputs))
 
     def _write_product(
         self, graph: ir.Graph, matrix: _Matrix, reader: ir.Node, index: int, *, is_transposed: bool
@@ -169,6 +180,13 @@ def _turns(node: ir.Node) -> bool:
 def _takes_rows(node: ir.Node, index: int) -> bool:
     is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
     return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
+
+
+def _is_vocabulary(node: ir.Node, index: int) -> bool:
+    """Return whether a node reads a matrix of floats that has a row for each word."""
+    is_loss = node.domain == POET_DOMAIN and node.op_type in (LOSS, WITH_GRADIENT) and index == MATRIX
+    has_rows = bool(node.attributes.get_int("transposed", 0))
+    return is_loss and has_rows and node.attributes.get_int("bits", FLOAT_BITS) == FLOAT_BITS
 
 
 def _remove_unread(graph: ir.Graph) -> None:

@@ -27,7 +27,7 @@ from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.inference import infer_only
-from poet_onnx.gradients.losses import add_loss, parse_loss
+from poet_onnx.gradients.losses import CAUSAL, add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
@@ -52,6 +52,8 @@ from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.quantized.unfuse import UnfuseQuantized, is_quantized
 from poet_onnx.passes.raise_opset import RaiseOpset
+from poet_onnx.passes.unread import RemoveUnread
+from poet_onnx.passes.vocabulary_loss import UseVocabularyLoss
 
 Array = npt.NDArray[np.generic]
 
@@ -171,6 +173,8 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     values = {each: _values(forward, each) for each in parameters.trained}
     evaluation = _evaluation(forward, name, parameters.trained)
     fold_transposed(forward.graph, parameters.trained)
+    if any(term.kind == CAUSAL for term in wanted.terms):
+        _make_no_scores(forward, name, parameters.trained)
     training = differentiate(forward, name, parameters.trained)
     return TrainGraph(
         training, evaluation, values, name, parameters.frozen, parameters.tied, adapters, warnings=tuple(warnings)
@@ -314,6 +318,14 @@ def _values(model: ir.Model, name: str) -> Array:
 
 def _shown(kind: ir.DataType) -> str:
     return "float64" if kind == ir.DataType.DOUBLE else kind.name.lower()
+
+
+def _make_no_scores(forward: ir.Model, loss: str, trained: Sequence[str]) -> None:
+    """Let the loss of a language model make scores of some words at a time, where its output layer is frozen."""
+    graph = forward.graph
+    graph.outputs[:] = [value for node in graph for value in node.outputs if value.name == loss]
+    if UseVocabularyLoss(with_gradient=True, trained=trained)(forward).modified:
+        RemoveUnread()(forward)
 
 
 def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model:

@@ -15,6 +15,7 @@ from importlib.metadata import version
 
 import onnx_ir as ir
 from onnx_ir import passes
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
@@ -38,6 +39,7 @@ from poet_onnx.passes.stored import load_tensors
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import free_state
+from poet_onnx.passes.vocabulary_loss import UseVocabularyLoss
 from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.rewriting.baseline import Baseline
@@ -105,12 +107,16 @@ class EvaluationStep:
             normalize_for(target)(model)
         WriteInputRanges()(model)
         graph.outputs[1:] = [value for value in graph.outputs[1:] if _is_small(value)]  # OUTPUTS_KEY names them all
-        lower(model, target)
-        quantized_panels(threads)(model)
-        free_state(graph, [name for name in graph.initializers if name in arrays])
         outputs = model.metadata_props.get(OUTPUTS_KEY)
+        returned = () if outputs is None else json.loads(outputs)
+        in_parts = UseVocabularyLoss(with_gradient=False, trained=arrays, returned=returned)(model).modified
+        lower(model, target)
+        free_state(graph, [name for name in graph.initializers if name in arrays])
         if outputs is not None:  # sizes may have come with the lowering
-            free_batch(model, json.loads(outputs), arrays)
+            free_batch(model, returned, arrays)
+        if in_parts:
+            RemoveUnusedNodesPass()(model)  # that made scores of all words
+        quantized_panels(threads)(model)
         if constants is not None:
             load_tensors(graph, stored, constants)
             panels = panels_on(device, threads)

@@ -28,6 +28,7 @@ from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
 from poet_onnx.graph.extract.roles import forget_roles
+from poet_onnx.graph.operators.vocabulary import WITH_GRADIENT
 from poet_onnx.options import read, taking
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
@@ -237,7 +238,7 @@ def _rewritten(
         stored: names of what lives in a store, where that is settled.
     """
     # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
-    if VERSION_KEY in model.metadata_props or any(node.domain == POET_DOMAIN for node in model.graph):
+    if VERSION_KEY in model.metadata_props or any(map(_is_planned, model.graph)):
         raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
     warnings: list[str] = []
 
@@ -287,6 +288,11 @@ def _rewritten(
         warnings=tuple(warnings),
         train_graph=made,
     )
+
+
+def _is_planned(node: ir.Node) -> bool:
+    """Return whether a node is of a rewritten model: of our operators a training graph has the loss alone."""
+    return node.domain == POET_DOMAIN and node.op_type != WITH_GRADIENT
 
 
 def _carry_out(answer: Answer, region_bytes: int) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, Tensor, TrainingGraph
+from poet_onnx.graph.operators import vocabulary
 
 _PASS_VALUES_ON = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Slice", "Expand", "Tile", "Split")
@@ -116,6 +117,9 @@ def _index_bound(graph: TrainingGraph, node: Node, index: int) -> int | None:
         shape = graph.tensors[node.inputs[0]].shape
         axis = node.attributes.get("axis", 0)
         return shape[axis] if isinstance(axis, int) and shape else None
+    if (node.op_type, index) == (vocabulary.WITH_GRADIENT, vocabulary.LABELS):
+        matrix = node.attributes.get("matrix")
+        return int(matrix[0]) if isinstance(matrix, tuple) else None
     if _LABEL_INPUT.get(node.op_type) == index:
         shape = graph.tensors[node.inputs[0]].shape
         return shape[1] if len(shape) > 1 else None

@@ -12,7 +12,7 @@ from poet_onnx.training.forward_graph import NODE_VALUES, ForwardGraph, Node
 
 _NODE_INPUT, _NODE_OUTPUT = NODE_VALUES
 _NAME, _OPERATOR, _ATTRIBUTE = 3, 4, 5  # of NodeProto
-_ATTRIBUTE_NAME, _NUMBER, _NUMBERS, _ATTRIBUTE_TYPE = 1, 3, 8, 20  # of AttributeProto
+_ATTRIBUTE_NAME, _NUMBER, _TEXT, _NUMBERS, _ATTRIBUTE_TYPE = 1, 3, 4, 8, 20  # of AttributeProto
 _IS_NUMBER, _ARE_NUMBERS = 2, 7  # of AttributeProto.AttributeType
 
 
@@ -24,6 +24,7 @@ class ForwardCall:
         operator, name, inputs: of it.
         output: its first.
         attributes: which are whole numbers.
+        texts: attributes which are texts.
     """
 
     operator: str
@@ -31,20 +32,28 @@ class ForwardCall:
     inputs: Sequence[str]
     output: str
     attributes: Mapping[str, Sequence[int]]
+    texts: Mapping[str, str]
 
     @classmethod
     def of(cls, forward: ForwardGraph, node: Node) -> ForwardCall:
         """Read a node."""
-        data, attributes = forward.data, dict[str, list[int]]()
+        data, attributes, said_in_words = forward.data, dict[str, list[int]](), dict[str, str]()
         (message,) = fields(data, Field(0, 2, node.begin, node.begin, node.end))
         for field in fields(data, message):
             if field.number == _ATTRIBUTE:
                 name = "".join(texts(data, field, _ATTRIBUTE_NAME)[-1:])
                 found = [each for each in fields(data, field) if each.number in (_NUMBER, _NUMBERS)]
                 attributes[name] = [number for each in found for number in numbers(data, each)]
+                for each in texts(data, field, _TEXT):
+                    said_in_words[name] = each
         operator, said = ("".join(texts(data, message, number)[-1:]) for number in (_OPERATOR, _NAME))
         return cls(
-            operator, said, texts(data, message, _NODE_INPUT), node.outputs[0] if node.outputs else "", attributes
+            operator,
+            said,
+            texts(data, message, _NODE_INPUT),
+            node.outputs[0] if node.outputs else "",
+            attributes,
+            said_in_words,
         )
 
     def number(self, name: str) -> int:

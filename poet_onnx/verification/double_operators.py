@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators import vocabulary
+
 Array = npt.NDArray[Any]
 Inputs = Sequence["Array | None"]
 Attributes = dict[str, Any]
@@ -142,6 +145,15 @@ def _cross_entropy(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return np.asarray(total / share.sum() if kind == "mean" else total), log
 
 
+def _vocabulary_loss(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    """Return the loss alone: its gradient, which the operator makes besides, does not lead to the loss."""
+    x, labels, matrix = (needed(inputs, place) for place in range(3))
+    scores = x.reshape(-1, x.shape[-1]) @ (matrix.T if attributes["transposed"] else matrix)
+    scores = scores + needed(inputs, 3) if attributes["biased"] else scores
+    ignored = {"ignore_index": attributes["ignore_index"]} if attributes["ignoring"] else {}
+    return _cross_entropy([scores, labels.reshape(-1)], ignored)[:1]
+
+
 def _gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = needed(inputs, 0)
     bias = optional(inputs, 1)
@@ -198,6 +210,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "LpNormalization"): _lp_norm,
     ("", "SoftmaxCrossEntropyLoss"): _cross_entropy,
     (_CONTRIBUTED, "SoftmaxCrossEntropyLossInternal"): _cross_entropy,
+    (POET_DOMAIN, vocabulary.WITH_GRADIENT): _vocabulary_loss,
     (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,
     (_CONTRIBUTED, "BiasGelu"): _gelu,
     (_CONTRIBUTED, "FastGelu"): _fast_gelu,

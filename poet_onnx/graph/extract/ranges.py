@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from poet_onnx.graph.extract.build import plain_attributes
 from poet_onnx.graph.input_ranges import Range, Ranges
-from poet_onnx.graph.operators import KNOWN_DOMAINS
+from poet_onnx.graph.operators import KNOWN_DOMAINS, vocabulary
 
 _MOVES = frozenset(
     word
@@ -106,6 +106,12 @@ def _classes(node: ir.Node) -> Range | None:
     return Range(0, size - 1, ignored)
 
 
+def _words(node: ir.Node) -> Range:
+    """Return what a loss of a language model takes, whose scores nobody makes as a whole."""
+    words, ignored = node.attributes["matrix"].as_ints()[0], _attribute(node, "ignore_index")
+    return Range(0, words - 1, ignored if _attribute(node, "ignoring") else None)
+
+
 def _rows(node: ir.Node) -> Range | None:
     data, size = _input(node, 0), _size(node, 0, _attribute(node, "axis"))
     if data is None or size is None:
@@ -142,6 +148,7 @@ _READERS: dict[str, tuple[int, Callable[[ir.Node], Range | None]]] = {
     "NegativeLogLikelihoodLoss": (1, _classes),
     "NegativeLogLikelihoodLossInternal": (1, _classes),
     "NegativeLogLikelihoodLossInternal2": (1, _classes),
+    **dict.fromkeys((vocabulary.LOSS, vocabulary.WITH_GRADIENT), (vocabulary.LABELS, _words)),
     "Gather": (1, _rows),
     "GatherElements": (1, _elements),
     "ScatterElements": (1, _elements),
