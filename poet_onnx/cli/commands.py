@@ -184,6 +184,12 @@ def verify(**given: Any) -> None:
     is_flag=True,
     help="Times transfers through the page cache instead of those of the storage itself.",
 )
+@click.option(
+    "--energy",
+    is_flag=True,
+    help="Also measures the power of every operator and of transfers, by this machine's own meter; some seconds each.",
+)
+@click.option("--meter", type=options.FILE, help="CSV file of an external meter, for `--energy`: time and watts.")
 @options.options_of_record(RewriteOptions, "threads")
 @options.options_of_record(StepOptions)
 @options.page_dir_option

@@ -191,12 +191,16 @@ def profile(
     repetitions: int,
     threads: int | None,
     page_cache: bool,
+    energy: bool,
+    meter: Path | None,
     page_dir: Path | None,
     force: bool,
     as_json: bool,
     **source: Any,
 ) -> None:
     """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
+    if not energy:
+        _refuse(click.get_current_context(), ("meter",), "needs --energy")
     check_writable({"--output": output}, inputs={"MODEL": model}, force=force)
     profiled = load_device(device)
     if profiled.planning_only:
@@ -211,6 +215,7 @@ def profile(
             repetitions=repetitions,
             threads=threads,
             page_cache=page_cache,
+            meter=(meter or AUTO) if energy else None,
             progress=progress.say,
             **source,
         )

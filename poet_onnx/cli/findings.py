@@ -114,7 +114,12 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         [name, scaled_text(node.seconds, "s"), bytes_text(node.workspace_bytes), bytes_text(node.output_bytes)]
         for name, node in slowest
     ]
-    yield plain_table(["slowest nodes", "time (measured)", "workspace", "outputs"], rows)
+    headings = ["slowest nodes", "time (measured)", "workspace", "outputs"]
+    if any(node.active_watts is not None for node in measured.nodes.values()):
+        headings.append("energy (measured)")
+        for row, (_, node) in zip(rows, slowest, strict=True):
+            row.append("" if node.active_watts is None else scaled_text(node.active_watts * node.seconds, "J"))
+    yield plain_table(headings, rows)
     yield (
         f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
         f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
@@ -137,6 +142,7 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
             f"{scaled_text(storage.page_out_latency_seconds, 's')}, "
             f"in {bytes_text(int(storage.page_in_bytes_per_second))}/s after "
             f"{scaled_text(storage.page_in_latency_seconds, 's')}"
+            + ("" if storage.watts is None else f", {scaled_text(storage.watts, 'W')} above idle meanwhile (measured)")
         )
         if storage.store is not None:
             yield (

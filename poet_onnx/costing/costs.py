@@ -74,16 +74,17 @@ class Channel:
 
     @classmethod
     def of(cls, figures: StorageProfile | StorageMeasurement, storage: StorageProfile) -> Channel:
-        """Return the channel with the figures of a profile or a measurement, and the storage's watts.
+        """Return the channel with the figures of a profile or a measurement.
 
-        Where no store was measured, its tensors move as pages do.
+        Where no store was measured, its tensors move as pages do. Where no power was, the profile's watts count.
         """
+        watts = figures.watts if figures.watts is not None else storage.watts
         channel = cls(
             figures.page_out_latency_seconds,
             figures.page_out_bytes_per_second,
             figures.page_in_latency_seconds,
             figures.page_in_bytes_per_second,
-            storage.watts,
+            watts,
             figures.page_in_latency_seconds,
             figures.page_in_bytes_per_second,
             figures.page_out_bytes_per_second,
@@ -296,7 +297,9 @@ def _measured_cost(
     if found is None:  # a view, or a new node whose cost comes next: the others were checked
         return NodeCost(0.0, 0.0, 0, measured=True)
     seconds = found.seconds + measured.node_overhead_seconds
-    joules = seconds * (measured.active_watts or device.compute.with_threads(measured.threads).active_watts)
+    step_watts = measured.active_watts or device.compute.with_threads(measured.threads).active_watts
+    watts = step_watts if found.active_watts is None else found.active_watts
+    joules = found.seconds * watts + measured.node_overhead_seconds * step_watts
     return NodeCost(
         seconds, joules, _measured_workspace_bytes(graph, node, found, measured), measured=not found.workspace_estimated
     )

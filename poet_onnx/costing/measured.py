@@ -43,12 +43,14 @@ class NodeMeasurement(Record, strict=True):
         workspace_bytes: bytes that the kernel allocated beside its outputs, counted exactly.
         output_bytes: bytes of its outputs, as the runtime reported them.
         workspace_estimated: the node cannot run alone and no rule knows it, so that nothing was counted.
+        active_watts: power above idle while it runs; None where it was not measured by itself.
     """
 
     seconds: _Seconds
     workspace_bytes: _Bytes
     output_bytes: _Bytes
     workspace_estimated: bool = False
+    active_watts: Annotated[float, Field(ge=0.0, le=1e4)] | None = None
 
 
 class StoreMeasurement(Record, strict=True):
@@ -84,6 +86,7 @@ class StorageMeasurement(Record, strict=True):
         hand_over_seconds: of the computing thread, for each transfer that it hands over to the I/O thread.
         method: "device" goes past the page cache; "page_cache" is what a machine with RAM to spare sees.
         store: a parameter store there, read and written likewise; None where that was not measured.
+        watts: power above idle while pages move; None where that was not measured.
     """
 
     page_out_bytes_per_second: _BytesPerSecond
@@ -94,6 +97,7 @@ class StorageMeasurement(Record, strict=True):
     hand_over_seconds: _Latency = 0.0
     method: Literal["device", "page_cache"]
     store: StoreMeasurement | None = None
+    watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
 
 
 class ProcessMeasurement(Record, strict=True):

@@ -15,14 +15,16 @@ from typing import Any
 from poet_onnx.choices import AUTO
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.energy import meter_if_any, open_meter, power_at_rest
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
+from poet_onnx.profiler.energy import Metered, transfer_watts
 from poet_onnx.profiler.process import measure_process
-from poet_onnx.profiler.steps import MeasuredStep, Runs, measure_step, measure_variant
+from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
@@ -44,6 +46,7 @@ def measure(
     threads: int | None = None,
     seed: int = 0,
     page_cache: bool = False,
+    meter: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     **given: Any,
 ) -> MeasuredCosts:
@@ -64,6 +67,8 @@ def measure(
         seed: of the random feeds.
         page_cache: measure transfers through the page cache, as they run where RAM is plentiful, instead of waiting for
             the storage itself.
+        meter: of energy: "auto" for the machine's own, or the CSV file of an external one. Every operator and the
+            transfers are measured then. None for the machine's own where there is one, and for whole steps alone.
         progress: called with what is being done.
         given: what makes the training step, the fields of `StepOptions`, as for `rewrite`.
 
@@ -89,17 +94,24 @@ def measure(
         model = normalized(load_model(model_path), options, forward=forward, threads=threads).model
         updates = OptimizerChoice.read(options).for_model(model)
         first, *others = variants(model, device, target, updates=updates)
+        metered = _opened(meter, report)
+        if metered is not None:
+            held.callback(metered.meter.close)
         report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
         runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
-        step = measure_step(first, runs)
+        step = measure_step(first, runs, metered)
         found = {}
         for number, variant in enumerate(others, start=1):
             report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
-            found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step)
+            found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step, metered)
         storage = None
         if device.storage is not None:
             report("timing the page directory")
             storage = measure_storage(directory, page_cache=page_cache, asynchronous=device.storage.asynchronous)
+            if metered is not None and metered.every_operator:
+                report("measuring the energy of transfers")
+                watts = transfer_watts(page_directory(directory), metered, page_cache=page_cache)
+                storage = storage.model_copy(update={"watts": watts})
         report("training in a process of its own")
         process = measure_process(
             model_path,
@@ -124,16 +136,24 @@ def measure(
             nodes=step.nodes,
             variants=found,
             storage=storage,
-            active_watts=_active_watts(step),
-            idle_watts=step.rest_watts,
-            meter=step.meter,
+            active_watts=step.active_watts,
+            idle_watts=None if metered is None else metered.rest.watts,
+            meter="" if metered is None else metered.meter.name,
             process=process,
         )
 
 
-def _active_watts(step: MeasuredStep) -> float | None:
-    """Return the power above rest, where the meter saw any."""
-    return step.energy.watts_above_rest if step.energy is not None and step.energy.watts_above_rest > 0 else None
+def _opened(meter: str | os.PathLike[str] | None, report: Callable[[str], None]) -> Metered | None:
+    """Return the meter that was asked for, or the machine's own for whole steps; None where there is none.
+
+    Raises:
+        InputError: the one that was asked for cannot be used.
+    """
+    opened = meter_if_any() if meter is None else open_meter(meter)
+    if opened is None:
+        return None
+    report(f"measuring the power at rest by {opened.name}")
+    return Metered(opened, power_at_rest(opened), every_operator=meter is not None)
 
 
 def describe_machine() -> str:

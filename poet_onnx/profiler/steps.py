@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import tempfile
@@ -14,9 +13,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from poet_onnx.costing.measured import NodeMeasurement
-from poet_onnx.energy import RunEnergy, meter_if_any, power_at_rest
+from poet_onnx.energy import run_energy
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.profiler.energy import Metered, operator_watts, scale_to_step
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
@@ -52,21 +52,19 @@ class MeasuredStep:
         seconds: of the whole step.
         overhead_seconds: of each node beside its kernel.
         nodes: by name.
-        energy: of the step; None without a meter.
-        meter: its name; empty without one.
-        rest_watts: power at rest; None without one.
+        active_watts: above rest during the steps; None where no meter saw any.
+        watts_scale: of the power of nodes alone, with which all of them give that.
     """
 
     seconds: float
     overhead_seconds: float
     nodes: Mapping[str, NodeMeasurement]
-    energy: RunEnergy | None
-    meter: str
-    rest_watts: float | None
+    active_watts: float | None
+    watts_scale: float = 1.0
 
 
-def measure_step(variant: GraphVariant, runs: Runs) -> MeasuredStep:
-    """Measure the step of a graph variant, and all its nodes.
+def measure_step(variant: GraphVariant, runs: Runs, metered: Metered | None = None) -> MeasuredStep:
+    """Measure the step of a graph variant, and all its nodes; their energy, too, where there is a meter.
 
     Raises:
         InputError: ONNX Runtime cannot run the model, or the process that times its kernels dies.
@@ -75,33 +73,38 @@ def measure_step(variant: GraphVariant, runs: Runs) -> MeasuredStep:
     model, graph = variant.model, variant.graph
     feeds = random_feeds(graph, runs.seed)
     half = math.ceil(runs.repetitions / 2)
-    with contextlib.ExitStack() as held:
-        path = _saved(model, Path(held.enter_context(tempfile.TemporaryDirectory(prefix="poet-profile-"))))
-        meter = meter_if_any()
-        if meter is not None:
-            held.callback(meter.close)
-        metered = None if meter is None else (meter, power_at_rest(meter))
+    energy_of = None if metered is None else lambda run: run_energy(run, metered.meter, metered.rest)
+    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
+        path = _saved(model, Path(scratch))
         plain = partial(time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads)
         halves = [plain()]
         times = _kernel_times(path, runs, runs.repetitions)
-        halves.append(plain(metered=metered))
+        halves.append(plain(energy_of=energy_of))
     _check_times(graph, times)
     steps = [step for part in halves for step in part.steps]
     seconds = statistics.median(step.cpu_seconds if runs.threads == 1 else step.wall_seconds for step in steps)
     overhead_seconds, scale = _share_step(graph, times, seconds)
     workspace = count_workspace(model, graph, graph.nodes, threads=runs.threads)
-    return MeasuredStep(
-        seconds=seconds,
-        overhead_seconds=overhead_seconds,
-        nodes=_measurements(graph.nodes, times, scale, workspace),
-        energy=halves[-1].energy,
-        meter="" if meter is None else meter.name,
-        rest_watts=None if metered is None else metered[1].watts,
-    )
+    nodes = _measurements(graph.nodes, times, scale, workspace)
+    energy = halves[-1].energy
+    if metered is None or energy is None or energy.watts_above_rest <= 0:
+        return MeasuredStep(seconds, overhead_seconds, nodes, None)
+    watts_scale = 1.0
+    if metered.every_operator:
+        watts = operator_watts(model, graph, graph.nodes, metered, threads=runs.threads)
+        watts_scale = scale_to_step(
+            watts, {name: node.seconds for name, node in nodes.items()}, energy.watts_above_rest
+        )
+        nodes = _with_watts(nodes, watts, watts_scale)
+    return MeasuredStep(seconds, overhead_seconds, nodes, energy.watts_above_rest, watts_scale)
 
 
 def measure_variant(
-    variant: GraphVariant, runs: Runs, first_graph: TrainingGraph, first: MeasuredStep
+    variant: GraphVariant,
+    runs: Runs,
+    first_graph: TrainingGraph,
+    first: MeasuredStep,
+    metered: Metered | None = None,
 ) -> dict[str, NodeMeasurement]:
     """Measure the nodes that a graph variant has beyond the first one; return them by name.
 
@@ -121,7 +124,19 @@ def measure_variant(
     before = sum(first.nodes[name].seconds for name in common)
     scale = before / sum(times.kernel_seconds[name] for name in common)
     workspace = count_workspace(model, graph, new, threads=runs.threads)
-    return _measurements(new, times, scale, workspace)
+    nodes = _measurements(new, times, scale, workspace)
+    if metered is None or not metered.every_operator or first.active_watts is None:
+        return nodes
+    return _with_watts(nodes, operator_watts(model, graph, new, metered, threads=runs.threads), first.watts_scale)
+
+
+def _with_watts(
+    nodes: Mapping[str, NodeMeasurement], watts: Mapping[str, float], scale: float
+) -> dict[str, NodeMeasurement]:
+    return {
+        name: node.model_copy(update={"active_watts": watts[name] * scale}) if name in watts else node
+        for name, node in nodes.items()
+    }
 
 
 def _saved(model: ir.Model, folder: Path) -> Path:

@@ -122,6 +122,15 @@ def _session(
         return paging_by("uncached")
 
 
+def transfer_session(model: ModelProto, directory: Path, *, page_cache: bool) -> Any:
+    """Return a session of a graph of `transfer_graph`, which pages to a directory.
+
+    Raises:
+        InputError: there is no room, or no page file.
+    """
+    return _session(model, directory, None, page_cache=page_cache, most_bytes=max(SIZES_BYTES))
+
+
 def _times(session: Any, size_bytes: int, repetitions: int) -> Iterator[_Taken]:
     """Yield what each run's transfers took; one run before them warms up."""
     feeds = transfer_feeds(size_bytes)

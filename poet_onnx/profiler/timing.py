@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.energy import Meter, RunEnergy, SteadyPower, run_energy
+from poet_onnx.energy import RunEnergy
 from poet_onnx.errors import InputError
 from poet_onnx.runtime import session_options
 
@@ -106,7 +106,7 @@ def time_steps(
     repetitions: int,
     warmup: int,
     threads: int,
-    metered: tuple[Meter, SteadyPower] | None = None,
+    energy_of: Callable[[Callable[[], object]], RunEnergy] | None = None,
 ) -> PlainSteps:
     """Time steps of a model in a session that is closed behind them.
 
@@ -116,7 +116,7 @@ def time_steps(
         repetitions: timed steps.
         warmup: steps before them.
         threads: threads inside an operator.
-        metered: a meter of energy, and the power at rest; more steps run then for its sake.
+        energy_of: measures the energy of a step by repeating it.
 
     Raises:
         InputError: ONNX Runtime cannot load the model.
@@ -126,7 +126,7 @@ def time_steps(
     for _ in range(warmup):
         runner.run()
     steps = tuple(runner.run() for _ in range(repetitions))
-    return PlainSteps(steps, None if metered is None else run_energy(runner.run, *metered))
+    return PlainSteps(steps, None if energy_of is None else energy_of(runner.run))
 
 
 def _first_line(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def levels(whole: Baseline) -> list[Level]:
     if not names:
         return []
     sizes, costs = stored_bytes(whole.graph), whole.costs
-    watts = costs.idle_watts + (0.0 if costs.storage is None else costs.storage.watts)
+    watts = costs.idle_watts + (0.0 if costs.channel is None else costs.channel.watts)
     joules = {name: -watts * seconds for name, seconds in _commit_seconds(whole, map(handle_name, names)).items()}
     for node in whole.graph.nodes:
         for name in node.inputs:
