@@ -66,7 +66,7 @@ def loss_of(scores: np.ndarray[Any, Any]) -> float:
     ("tied", "target", "options"),
     [
         (True, "stock", {}),
-        (False, "training", {}),
+        pytest.param(False, "training", {}, marks=pytest.mark.deep),
         (False, "stock", {"quantize": "4bit", "store": "always"}),
         pytest.param(True, "training", {"quantize": "4bit"}, marks=pytest.mark.deep),
         pytest.param(True, "stock", {"store": "always"}, marks=pytest.mark.deep),
