@@ -6,15 +6,15 @@
 namespace poet::arenas {
 namespace {
 
-struct Registry {
+struct Arenas {
   std::mutex mutex;
   std::vector<std::unique_ptr<Arena>> arenas;
   uint64_t last_number = 0;
 };
 
 // Never destroyed: blocks are released until the process has gone.
-Registry& registry() {
-  static auto* const instance = new Registry;
+Arenas& arenas() {
+  static auto* const instance = new Arenas;
   return *instance;
 }
 
@@ -32,7 +32,7 @@ thread_local uint64_t group_here = 0;
 }  // namespace
 
 Arena& open(const ArenaLayout& layout) {
-  Registry& r = registry();
+  Arenas& r = arenas();
   const std::lock_guard<std::mutex> lock(r.mutex);
   const uint64_t number = ++r.last_number, group = group_here;
   std::shared_ptr<Region> shared;
@@ -77,7 +77,7 @@ Grant take(uint64_t bytes) noexcept {
 }
 
 std::vector<uint64_t> numbers() {
-  Registry& r = registry();
+  Arenas& r = arenas();
   const std::lock_guard<std::mutex> lock(r.mutex);
   std::vector<uint64_t> found;
   for (const auto& arena : r.arenas)
@@ -91,19 +91,19 @@ bool read(uint64_t number, ArenaValues* values) {
     *values = arena_totals().values();
     return true;
   }
-  Registry& r = registry();
+  Arenas& r = arenas();
   const std::lock_guard<std::mutex> lock(r.mutex);
   return std::any_of(r.arenas.begin(), r.arenas.end(), [&](const auto& arena) { return arena->read(number, values); });
 }
 
 void lock_for_fork() {
-  registry().mutex.lock();
-  for (const auto& arena : registry().arenas) arena->lock_for_fork();
+  arenas().mutex.lock();
+  for (const auto& arena : arenas().arenas) arena->lock_for_fork();
 }
 
 void unlock_after_fork() {
-  for (const auto& arena : registry().arenas) arena->unlock_after_fork();
-  registry().mutex.unlock();
+  for (const auto& arena : arenas().arenas) arena->unlock_after_fork();
+  arenas().mutex.unlock();
 }
 
 }  // namespace poet::arenas

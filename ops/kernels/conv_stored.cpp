@@ -105,16 +105,16 @@ class ConvStoredBackward final : public Kernel {
 };
 
 template <class K>
-constexpr OpDefinition backward_op(const char* name) {
+constexpr OpDefinition conv_backward(const char* name) {
   return {name, 2, {kFloat, kBool}, Sharing::kNone, create<K>, infer_nothing};
 }
 
 }  // namespace
 
 const OpDefinition kConvStored{"ConvStored", 1, {kFloat}, Sharing::kNone, create<ConvStored>, infer_nothing};
-const OpDefinition kConvStoredBackwardSgd = backward_op<ConvStoredBackward<Sgd>>("ConvStoredBackwardSgd");
+const OpDefinition kConvStoredBackwardSgd = conv_backward<ConvStoredBackward<Sgd>>("ConvStoredBackwardSgd");
 const OpDefinition kConvStoredBackwardMomentum =
-    backward_op<ConvStoredBackward<Momentum>>("ConvStoredBackwardMomentum");
-const OpDefinition kConvStoredBackwardAdam = backward_op<ConvStoredBackward<Adam>>("ConvStoredBackwardAdam");
+    conv_backward<ConvStoredBackward<Momentum>>("ConvStoredBackwardMomentum");
+const OpDefinition kConvStoredBackwardAdam = conv_backward<ConvStoredBackward<Adam>>("ConvStoredBackwardAdam");
 
 }  // namespace poet

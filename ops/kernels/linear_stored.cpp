@@ -75,16 +75,16 @@ class LinearStoredBackward final : public Kernel {
 };
 
 template <class K>
-constexpr OpDefinition backward_op(const char* name) {
+constexpr OpDefinition linear_backward(const char* name) {
   return {name, 2, {kFloat, kBool}, Sharing::kNone, create<K>, infer_nothing};
 }
 
 }  // namespace
 
 const OpDefinition kLinearStored{"LinearStored", 1, {kFloat}, Sharing::kNone, create<LinearStored>, infer_nothing};
-const OpDefinition kLinearStoredBackwardSgd = backward_op<LinearStoredBackward<Sgd>>("LinearStoredBackwardSgd");
+const OpDefinition kLinearStoredBackwardSgd = linear_backward<LinearStoredBackward<Sgd>>("LinearStoredBackwardSgd");
 const OpDefinition kLinearStoredBackwardMomentum =
-    backward_op<LinearStoredBackward<Momentum>>("LinearStoredBackwardMomentum");
-const OpDefinition kLinearStoredBackwardAdam = backward_op<LinearStoredBackward<Adam>>("LinearStoredBackwardAdam");
+    linear_backward<LinearStoredBackward<Momentum>>("LinearStoredBackwardMomentum");
+const OpDefinition kLinearStoredBackwardAdam = linear_backward<LinearStoredBackward<Adam>>("LinearStoredBackwardAdam");
 
 }  // namespace poet

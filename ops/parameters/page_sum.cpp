@@ -103,8 +103,8 @@ uint64_t page_sum(const void* data, size_t bytes, uint64_t seed) {
   const unsigned char* const end = next + bytes;
   const auto secret = secret_of(seed);
   Lanes lanes{kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3, kPrime64_4, kPrime32_2, kPrime64_5, kPrime32_1};
-  constexpr size_t kBlockBytes = kBlockStripes * kStripeBytes;
-  for (size_t blocks = (bytes - 1) / kBlockBytes; blocks != 0; --blocks, next += kBlockBytes) {
+  constexpr size_t kFoldedBytes = kBlockStripes * kStripeBytes;
+  for (size_t blocks = (bytes - 1) / kFoldedBytes; blocks != 0; --blocks, next += kFoldedBytes) {
     add_stripes(lanes, next, secret.data(), kBlockStripes);
     scramble(lanes, secret.data() + kSecretBytes - kStripeBytes);
   }

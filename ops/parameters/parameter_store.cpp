@@ -25,7 +25,7 @@ constexpr uint64_t kNoTensor = ~uint64_t{0};
 
 std::mutex registry_mutex;
 
-std::map<uint64_t, std::shared_ptr<ParameterStore>>& registry() {
+std::map<uint64_t, std::shared_ptr<ParameterStore>>& open_stores() {
   static auto* const stores = new std::map<uint64_t, std::shared_ptr<ParameterStore>>;
   return *stores;
 }
@@ -70,7 +70,7 @@ ParameterStore::~ParameterStore() {
 uint64_t ParameterStore::add(std::unique_ptr<ParameterStore> store) {
   static uint64_t last = 0;
   const std::lock_guard<std::mutex> lock(registry_mutex);
-  registry()[++last] = std::move(store);
+  open_stores()[++last] = std::move(store);
   return last;
 }
 
@@ -95,16 +95,17 @@ uint64_t ParameterStore::open(const std::string& directory, ParameterAccess acce
 void ParameterStore::close(uint64_t number) {
   std::shared_ptr<ParameterStore> closed;  // outlives the lock
   const std::lock_guard<std::mutex> lock(registry_mutex);
-  const auto found = registry().find(number);
-  if (found == registry().end()) return;
+  const auto found = open_stores().find(number);
+  if (found == open_stores().end()) return;
   closed = std::move(found->second);
-  registry().erase(found);
+  open_stores().erase(found);
 }
 
 std::shared_ptr<ParameterStore> ParameterStore::find(uint64_t number) {
   const std::lock_guard<std::mutex> lock(registry_mutex);
-  const auto found = registry().find(number);
-  if (found == registry().end()) throw Error("no parameter store is open under the number " + std::to_string(number));
+  const auto found = open_stores().find(number);
+  if (found == open_stores().end())
+    throw Error("no parameter store is open under the number " + std::to_string(number));
   return found->second;
 }
 

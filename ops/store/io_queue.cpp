@@ -13,15 +13,15 @@ namespace {
 
 constexpr size_t kMaxLength = 256;
 
-struct Registry {
+struct Queues {
   std::mutex mutex;
   std::vector<IoQueue*> queues;
   std::atomic<uint64_t> watched{0};  // transfers in flight that nobody waits for
 };
 
 // Never destroyed: memory is released until the process has gone.
-Registry& registry() {
-  static Registry* const instance = new Registry;
+Queues& queues() {
+  static Queues* const instance = new Queues;
   return *instance;
 }
 
@@ -38,7 +38,7 @@ void Transfer::check(const PageDevice& device) const {
 }
 
 IoQueue::IoQueue(PageDevice& device) : device_(device) {
-  Registry& r = registry();
+  Queues& r = queues();
   const std::lock_guard<std::mutex> lock(r.mutex);
   r.queues.push_back(this);
   allocations::set_release_hook(release_memory);
@@ -46,7 +46,7 @@ IoQueue::IoQueue(PageDevice& device) : device_(device) {
 
 IoQueue::~IoQueue() {
   {
-    Registry& r = registry();
+    Queues& r = queues();
     const std::lock_guard<std::mutex> lock(r.mutex);
     r.queues.erase(std::remove(r.queues.begin(), r.queues.end(), this), r.queues.end());
   }
@@ -77,7 +77,7 @@ void IoQueue::unlink(Transfer& transfer) {
 // The caller holds the lock; the transfer may be gone as soon as its state is set.
 void IoQueue::finish(Transfer& transfer, TransferState state) {
   // Release, so that a thread which sees no transfer left may reuse the buffers.
-  if (transfer.is_watched) registry().watched.fetch_sub(1, std::memory_order_release);
+  if (transfer.is_watched) queues().watched.fetch_sub(1, std::memory_order_release);
   transfer.state.store(state, std::memory_order_release);
   finished_.notify_all();
 }
@@ -103,7 +103,7 @@ void IoQueue::submit(Transfer& transfer) {
     std::unique_lock<std::mutex> lock(mutex_);
     start_thread();
     transfer.is_watched = true;
-    registry().watched.fetch_add(1, std::memory_order_relaxed);
+    queues().watched.fetch_add(1, std::memory_order_relaxed);
     append(transfer, lock);
   }
   work_.notify_one();
@@ -182,16 +182,16 @@ void IoQueue::release(const void* data, uint64_t bytes) {
 }
 
 void IoQueue::release_memory(const void* data, uint64_t bytes) {
-  Registry& r = registry();
+  Queues& r = queues();
   if (r.watched.load(std::memory_order_acquire) == 0) return;
   const std::lock_guard<std::mutex> lock(r.mutex);
   for (IoQueue* queue : r.queues) queue->release(data, bytes);
 }
 
-void IoQueue::lock_for_fork() { registry().mutex.lock(); }
+void IoQueue::lock_for_fork() { queues().mutex.lock(); }
 
 void IoQueue::unlock_after_fork(bool in_child) {
-  Registry& r = registry();
+  Queues& r = queues();
   if (in_child) {
     r.queues.clear();
     r.watched.store(0, std::memory_order_relaxed);

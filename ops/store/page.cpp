@@ -5,7 +5,7 @@
 namespace poet {
 namespace {
 
-HandleTable<Page>& table() {
+HandleTable<Page>& pages() {
   static auto* const instance = new HandleTable<Page>;
   return *instance;
 }
@@ -19,12 +19,12 @@ std::string describe(const TensorLayout& layout) {
 
 std::shared_ptr<Page> Page::make(std::shared_ptr<PageStore> store, int64_t slot) {
   auto page = std::make_shared<Page>(std::move(store), slot);
-  page->index_ = table().add(page);
+  page->index_ = pages().add(page);
   return page;
 }
 
 std::shared_ptr<Page> Page::find(int64_t token, const PageStore& store) {
-  auto page = table().find(token);
+  auto page = pages().find(token);
   if (page == nullptr || &page->store() != &store)
     throw Error("token " + std::to_string(token) +
                 " names no page of this session: it is not the output of one of its page-out nodes in this process");
@@ -40,7 +40,7 @@ bool Page::attach() {
 
 void Page::detach() noexcept {
   if (nodes_.fetch_sub(1) != 1) return;
-  table().remove(index_);
+  pages().remove(index_);
   if (store_->is_inherited()) return;
   // Reads that are under way may keep this object: the slot may be another page's from now on.
   store_->queue().cancel(transfer_);
@@ -78,7 +78,7 @@ int64_t Page::begin(TensorLayout layout) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     make_room(bytes);
-    token = token_ = table().make_handle(index_);
+    token = token_ = pages().make_handle(index_);
     is_complete_ = false;
     layout_ = std::move(layout);
   }
@@ -176,8 +176,8 @@ void Page::prepare_read(int64_t token, int64_t slot, const TensorLayout& layout,
 
 void Page::require_unchanged(int64_t token) const { require_current(token); }
 
-void Page::lock_for_fork() { table().lock_for_fork(); }
+void Page::lock_for_fork() { pages().lock_for_fork(); }
 
-void Page::unlock_after_fork() { table().unlock_after_fork(); }
+void Page::unlock_after_fork() { pages().unlock_after_fork(); }
 
 }  // namespace poet

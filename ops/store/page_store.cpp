@@ -16,13 +16,13 @@ namespace {
 constexpr uint64_t kLargestFile = std::numeric_limits<int64_t>::max() / kBlockBytes * kBlockBytes;
 constexpr const char* kMostOption = "(PagingOptions(most_bytes=...))";
 
-struct Registry {
+struct Stores {
   std::mutex mutex;
   std::vector<std::pair<const void*, std::weak_ptr<PageStore>>> stores;  // by session
 };
 
-Registry& registry() {
-  static Registry* const instance = new Registry;
+Stores& stores() {
+  static Stores* const instance = new Stores;
   return *instance;
 }
 
@@ -45,7 +45,7 @@ void require_slot(const PlanSize& plan, int64_t slot) {
 }  // namespace
 
 std::shared_ptr<PageStore> PageStore::open(const void* session, const StoreOptions& options) {
-  Registry& r = registry();
+  Stores& r = stores();
   const std::lock_guard<std::mutex> lock(r.mutex);
   for (auto entry = r.stores.begin(); entry != r.stores.end();) {
     const std::shared_ptr<PageStore> store = entry->second.lock();
@@ -59,7 +59,7 @@ std::shared_ptr<PageStore> PageStore::open(const void* session, const StoreOptio
 
 std::vector<std::shared_ptr<PageStore>> PageStore::all() {
   std::vector<std::shared_ptr<PageStore>> found;
-  Registry& r = registry();
+  Stores& r = stores();
   const std::lock_guard<std::mutex> lock(r.mutex);
   for (const auto& entry : r.stores) {
     auto store = entry.second.lock();
@@ -178,8 +178,8 @@ void PageStore::require_own() const {
                 ", which forked this one: make a new session in this process");
 }
 
-void PageStore::lock_for_fork() { registry().mutex.lock(); }
+void PageStore::lock_for_fork() { stores().mutex.lock(); }
 
-void PageStore::unlock_after_fork() { registry().mutex.unlock(); }
+void PageStore::unlock_after_fork() { stores().mutex.unlock(); }
 
 }  // namespace poet

@@ -7,7 +7,7 @@
 namespace poet {
 namespace {
 
-HandleTable<PendingRead>& table() {
+HandleTable<PendingRead>& pending_reads() {
   static auto* const instance = new HandleTable<PendingRead>;
   return *instance;
 }
@@ -27,12 +27,12 @@ void read_page(const PageStore& store, int64_t token, int64_t slot, const Tensor
 
 std::shared_ptr<PendingRead> PendingRead::make(std::shared_ptr<PageStore> store) {
   auto read = std::make_shared<PendingRead>(std::move(store));
-  read->index_ = table().add(read);
+  read->index_ = pending_reads().add(read);
   return read;
 }
 
 std::shared_ptr<PendingRead> PendingRead::find(int64_t ticket, const PageStore& store) {
-  auto read = table().find(ticket);
+  auto read = pending_reads().find(ticket);
   if (read == nullptr || read->store_.get() != &store)
     throw Error("ticket " + std::to_string(ticket) +
                 " names no page-in of this session: it is not the output of one of its PageInStart nodes in this "
@@ -40,7 +40,7 @@ std::shared_ptr<PendingRead> PendingRead::find(int64_t ticket, const PageStore& 
   return read;
 }
 
-void PendingRead::remove() noexcept { table().remove(index_); }
+void PendingRead::remove() noexcept { pending_reads().remove(index_); }
 
 PendingRead::~PendingRead() { cancel(); }
 
@@ -57,7 +57,7 @@ int64_t PendingRead::start(int64_t token, int64_t slot, const TensorLayout& layo
   page->prepare_read(token, slot, layout, &transfer_);
   transfer_.data = data;
   token_ = token;
-  ticket_ = table().make_handle(index_);
+  ticket_ = pending_reads().make_handle(index_);
   page_ = std::move(page);
   if (layout.bytes == 0) return ticket_;
   if (!is_watched) {
@@ -92,8 +92,8 @@ void PendingRead::end(int64_t ticket, const void* data) {
   page_.reset();
 }
 
-void PendingRead::lock_for_fork() { table().lock_for_fork(); }
+void PendingRead::lock_for_fork() { pending_reads().lock_for_fork(); }
 
-void PendingRead::unlock_after_fork() { table().unlock_after_fork(); }
+void PendingRead::unlock_after_fork() { pending_reads().unlock_after_fork(); }
 
 }  // namespace poet
