@@ -17,7 +17,6 @@ from adapter_models import Tied, exported, relative_error
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.pytorch_utils import Conv1D
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
@@ -40,6 +39,8 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        from transformers.pytorch_utils import Conv1D  # here, for the import takes seconds
+
         self.attention = nn.ModuleDict({"query": nn.Linear(WIDTH, WIDTH), "value": nn.Linear(WIDTH, WIDTH)})
         self.dense = Conv1D(WIDTH, WIDTH)
 

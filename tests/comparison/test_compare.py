@@ -62,7 +62,7 @@ def compared(bert: Path, folder: Path) -> poet_onnx.Comparison:
         budgets=["80%", "1%"],
         deadlines=["1.01x"],
         methods=OURS,
-        executor="processes:2",
+        executor=Here(),
         output=folder,
     )
     found.save(folder, command=["poet-onnx", "compare"])

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from deep import sampled
 from folders import ROOT
 from onnx import TensorProto, helper
 from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node, round_trip_model
@@ -203,7 +204,7 @@ def test_sessions_do_not_collide(make_session, mode: str) -> None:
         list(pool.map(work, range(4)))
 
 
-@pytest.mark.parametrize(("elements", "turns"), [(20_000, 25), (100, 5_000)])
+@pytest.mark.parametrize(("elements", "turns"), [(20_000, 25), (100, 1_500)])
 @pytest.mark.parametrize("mode", MODES)
 def test_concurrent_runs_of_one_session_are_right_or_refused(
     make_session, mode: str, elements: int, turns: int
@@ -251,14 +252,22 @@ def test_library_that_was_not_built_is_reported(monkeypatch: pytest.MonkeyPatch,
         library_path()
 
 
+QUICK = ("ops/ops", "ops/accumulate", "ops/arena", "ops/refusals", "ops/fork", "ops/threads", "runtime/paging")
+LONG = (
+    "ops/faults",
+    "ops/quantized",
+    "ops/vocabulary_loss",
+    "runtime/runtime",
+    "runtime/directories",
+    "runtime/page_sizes",
+)
+
+
 @NEEDS_STOCK
-def test_the_stock_runtime_passes_these_tests() -> None:
+@pytest.mark.parametrize("names", sampled([(QUICK,), (LONG,)], (QUICK,)), ids=["quick", "long"])
+def test_the_stock_runtime_passes_these_tests(names: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "POET_STOCK_PYTHON"}
-    names = {
-        "ops": ("ops", "accumulate", "arena", "refusals", "faults", "fork", "quantized", "threads", "vocabulary_loss"),
-        "runtime": ("runtime", "directories", "paging", "page_sizes"),
-    }
-    files = [str(ROOT / "tests" / folder / f"test_{name}.py") for folder in names for name in names[folder]]
+    files = [str(ROOT / "tests" / name.replace("/", "/test_")) + ".py" for name in names]
     command = [STOCK_PYTHON, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (

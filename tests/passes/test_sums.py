@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
+from deep import sampled
 from folders import SUPPORT
 from forward_models import parse, random
 from onnx import helper
@@ -31,10 +32,11 @@ def test_a_chain_has_the_bits_of_the_kernel(python: str) -> None:
     assert json.loads(done.stdout) == {"cases": 400, "different": []}
 
 
+EACH_TARGET = sampled([("training", sys.executable), ("stock", STOCK_PYTHON)], ("stock", STOCK_PYTHON))
 OPERANDS = (1, 64), (128, 1), (128, 64), (1, 1), (128, 64), (1, 64)
 
 
-@pytest.mark.parametrize(("target", "python"), [("training", sys.executable), ("stock", STOCK_PYTHON)])
+@pytest.mark.parametrize(("target", "python"), EACH_TARGET)
 def test_nothing_of_many_operands_comes_from_malloc(target: str, python: str | None, tmp_path: Path) -> None:
     """The kernel of more than three operands keeps results in two buffers of its own, beside its output."""
     if python is None:
@@ -81,7 +83,7 @@ def recurrence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.mark.parametrize("target", ["training", "stock"])
+@pytest.mark.parametrize("target", sampled(["training", "stock"], "training"))
 def test_parts_of_a_weight_gradient_do_not_wait_for_each_other(recurrence: Path, target: str, tmp_path: Path) -> None:
     operands = [len(node.inputs) for node in load_model(recurrence).graph if node.op_type == "Sum"]
     assert sorted(operands)[-2:] == [STEPS, STEPS]

@@ -63,7 +63,7 @@ def takes_shape(node: ir.Node, index: int) -> bool:
     return node.op_type == "Slice" and index == 0 and all(takes_shape(*use) for use in node.outputs[0].uses())
 
 
-@pytest.mark.parametrize(("name", "budget", "target"), sampled(BUDGETS, BUDGETS[3], BUDGETS[4]))
+@pytest.mark.parametrize(("name", "budget", "target"), sampled(BUDGETS, BUDGETS[2], BUDGETS[3]))
 def test_every_reader_stands_before_the_update(
     model_path: Callable[..., Path], name: str, budget: str, target: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_parts_of_a_gradient_update_the_whole_parameter(model_path: Callable[...
 
 
 @pytest.mark.parametrize("name", ["bert-2", "vgg16"])
-@pytest.mark.parametrize("target", ["stock", "training"])
+@pytest.mark.parametrize("target", sampled(["stock", "training"], "stock"))
 def test_parts_stay_in_their_order_where_the_parameter_is_read_behind_them(
     model_path: Callable[..., Path], name: str, target: str
 ) -> None:

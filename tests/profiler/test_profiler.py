@@ -35,15 +35,28 @@ def graph_of(path: Path) -> TrainingGraph:
     return extract(model)
 
 
-PROFILED = sampled([("mlp-l1", 1), ("mobilenet", 2), ("unet", 1), ("bert-2", 1)], ("mlp-l1", 1))
+PROFILED = [
+    ("mlp-l1", 1, False),
+    ("mlp-mse", 2, True),
+    ("mobilenet", 2, False),
+    ("unet", 1, False),
+    ("bert-2", 1, False),
+]
+"""Models, their batch size, and whether that is given as a named dimension."""
 
 
-@pytest.mark.parametrize(("name", "batch"), PROFILED)
-def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Path, name: str, batch: int) -> None:
-    path = model_path(name, batch=batch)
+@pytest.mark.parametrize(("name", "batch", "named"), sampled(PROFILED, ("mlp-mse", 2, True)))
+def test_a_profile_covers_the_step(
+    model_path: Callable[..., Path], tmp_path: Path, name: str, batch: int, named: bool
+) -> None:
+    path, dims = model_path(name, batch=batch, dynamic=named), {"batch": batch} if named else None
     said: list[str] = []
-    measured = measure(path, HOST, page_dir=tmp_path, repetitions=3, warmup=1, progress=said.append)
-    graph = graph_of(path)
+    measured = measure(path, HOST, page_dir=tmp_path, repetitions=3, warmup=1, dims=dims, progress=said.append)
+    graph = poet_onnx.rewrite(path, device=HOST, dims=dims).graph
+    assert measured.fingerprint == graph.fingerprint
+    assert measured.runtime.startswith("onnxruntime")
+    assert os.uname().nodename not in measured.model_dump_json(exclude={"nodes"})
+    assert measured.machine == describe_machine()
     costs = cost_table(graph, HOST, measured)
     assert sum(cost.seconds for cost in costs.nodes.values()) == pytest.approx(measured.step_seconds)
     assert measured.step_seconds > measured.node_overhead_seconds >= 0.0
@@ -63,7 +76,8 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
     assert load_measured(tmp_path / "costs.json") == measured
 
 
-@pytest.mark.parametrize("target", sampled(["training", "stock"], "training"))
+@pytest.mark.deep
+@pytest.mark.parametrize("target", ["training", "stock"])
 def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
     """What a variant has in the place of some nodes is measured; the others keep their costs."""
     path = model_path("unet")
@@ -87,16 +101,6 @@ def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], t
             assert node.view or nodes[node.name].seconds > 0.0
     measured.save(tmp_path / "costs.json")
     assert load_measured(tmp_path / "costs.json") == measured
-
-
-def test_named_dimensions_are_fixed_and_the_profile_names_no_machine(model_path: Callable[..., Path]) -> None:
-    path, device = model_path("mlp-mse", batch=2, dynamic=True), HOST.model_copy(update={"storage": None})
-    measured = measure(path, device, repetitions=1, warmup=0, dims={"batch": 2}, optimizer="none")
-    assert measured.fingerprint == poet_onnx.rewrite(path, device=device, dims={"batch": 2}).graph.fingerprint
-    assert measured.storage is None
-    assert measured.runtime.startswith("onnxruntime")
-    assert os.uname().nodename not in measured.model_dump_json(exclude={"nodes"})
-    assert measured.machine == describe_machine()
 
 
 def test_arguments_that_measure_nothing(model_path: Callable[..., Path], tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def graphs(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return paging_memory.make_graphs(model_path("resnet18"), tmp_path_factory.mktemp("graphs"), "40%")
 
 
+@pytest.mark.deep
 def test_the_rewritten_graph_trains_under_a_limit_at_which_the_original_dies(graphs: dict[str, str]) -> None:
     rows = list(paging_memory.compare_limits(graphs, ["RLIMIT_AS"]))
     assert [row["graph"] for row in rows] == ["original", "rewritten"]
@@ -76,6 +77,7 @@ def test_the_rewritten_graph_trains_under_a_limit_at_which_the_original_dies(gra
     assert "same bits" in str(rows[1]["outcome"])
 
 
+@pytest.mark.deep
 def test_resident_memory_follows_the_allocator_with_the_documented_settings(graphs: dict[str, str]) -> None:
     found = paging_memory.run({**graphs, "graph": "original", "setting": paging_memory.FOLLOWING})
     assert found["resident_growth_bytes"] == pytest.approx(found["counted_peak_bytes"], rel=paging_memory.WITHIN)
@@ -118,6 +120,7 @@ def test_the_peak_is_the_predicted_one_with_any_number_of_threads_and_any_storag
     assert max(peaks) == pytest.approx(result.plan.prediction.transient_peak_bytes, rel=0.002)
 
 
+@pytest.mark.deep
 def test_transfers_hide_behind_computations(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path = model_path("resnet18", batch=8)
     planned = Throttle(page_out_bytes_per_second=50e6, page_in_bytes_per_second=50e6)

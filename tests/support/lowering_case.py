@@ -16,7 +16,7 @@ MICROSOFT = "com.microsoft"
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A graph around one operator.
 

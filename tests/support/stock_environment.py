@@ -25,10 +25,10 @@ _REASON = "there is no environment with the stock onnxruntime; scripts/setup mak
 NEEDS_STOCK = pytest.mark.skipif(not STOCK_PYTHON, reason=_REASON)
 
 EACH_PYTHON = [
-    pytest.param(sys.executable, id="this"),
+    pytest.param(sys.executable, id="this", marks=pytest.mark.deep),
     pytest.param(STOCK_PYTHON, id="stock", marks=NEEDS_STOCK),
 ]
-"""This interpreter and that one."""
+"""This interpreter and that one, which users have and so runs every time."""
 
 
 def stock_python() -> str:

@@ -80,6 +80,7 @@ def error(case: Case, found: Arrays) -> float:
     return worst
 
 
+@pytest.mark.deep  # the stock runtime runs all of them below
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_operators_in_half_precision(case: Case) -> None:
     model, feeds = in_half(case)

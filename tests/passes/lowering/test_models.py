@@ -65,7 +65,7 @@ def test_a_lowered_step_gives_the_same_loss_and_gradients(model_path: Callable[.
     assert error <= GRADIENT_ERROR, name
 
 
-@pytest.mark.parametrize(("name", "budget"), sampled([("vgg16", "60%"), ("bert-2", "70%")], ("bert-2", "70%")))
+@pytest.mark.parametrize(("name", "budget"), sampled([("vgg16", "60%"), ("bert-2", "70%")]))
 def test_a_rewritten_lowered_graph_keeps_its_promises(model_path: Callable[..., Path], name: str, budget: str) -> None:
     result = rewrite(model_path(name), device="tx2", activation_budget=budget, target="stock")
     assert result.model.metadata_props["poet.target"] == "stock"
