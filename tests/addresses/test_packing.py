@@ -95,7 +95,7 @@ def test_nested_and_passing_lives_need_hardly_more_than_their_peak(seed: int) ->
 
 
 def test_packing_is_the_same_every_time() -> None:
-    slots = random_slots(5, 120, 60, most=500, large=4096)
+    slots = random_slots(5, 60, 40, most=500, large=4096)
     assert pack(slots) == pack(slots)
 
 

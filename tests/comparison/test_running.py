@@ -113,6 +113,7 @@ def test_a_cell_ends_with_whoever_started_it(long_job: Job, tmp_path: Path) -> N
     until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
 
 
+@pytest.mark.deep
 def test_any_executor_of_the_standard_library_will_do(job: Job, model_path: Callable[..., Path]) -> None:
     def outcomes(executor: Executor | str) -> list[Outcome]:
         given = {"device": "a72", "budgets": ["100%", "50%"], "methods": ["poet"]}

@@ -48,7 +48,8 @@ def test_the_table_counts_the_lines() -> None:
     assert len(table) == 6
 
 
-@pytest.mark.parametrize("ways", [("here", "torch"), pytest.param(("trainer",), marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("ways", [("here", "torch"), ("trainer",)])
 def test_the_blocks_run(ways: tuple[str, ...], tmp_path: Path) -> None:
     """Run each way in a folder of its own; one process imports torch for all of them."""
     programs: list[str] = []

@@ -18,7 +18,7 @@ from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
 METHODS = ({}, {"paging": False}, {"recompute": False})
-SEEDS = sampled(range(200), *range(0, 200, 13))
+SEEDS = sampled(range(200), *range(0, 200, 21))
 
 
 def _tight(seed: int, layers: int, **options: bool) -> RewriteResult:
@@ -61,6 +61,7 @@ def test_energy_equals_exhaustive_search_on_real_models(seed: int) -> None:
     assert plan.prediction.energy_joules <= best * (1 + 0.01)
 
 
+@pytest.mark.deep
 def test_models_differ_and_both_methods_occur() -> None:
     results = [_tight(seed, 12) for seed in range(7)]
     assert len({result.graph.fingerprint for result in results}) == len(results)

@@ -37,7 +37,7 @@ def test_more_ram_costs_no_more_than_a_plan_for_less(model_path: Callable[..., P
 
 
 def test_a_plan_that_breaks_the_limits_counts_for_nothing(model_path: Callable[..., Path]) -> None:
-    path = model_path("resnet18")
+    path = model_path("transformer")
     wide = poet_onnx.rewrite(path, activation_budget="95%", **ASK)
     alone = poet_onnx.rewrite(path, activation_budget="85%", **ASK)
     with_known = poet_onnx.rewrite(path, activation_budget="85%", known_plans=[wide.plan], **ASK)
@@ -74,7 +74,7 @@ def test_a_plan_to_carry_out_and_known_plans(
 
 
 def test_a_file_of_a_known_plan(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
-    path, tight, report = model_path("mobilenet"), tmp_path / "tight.json", tmp_path / "report.json"
+    path, tight, report = model_path("transformer"), tmp_path / "tight.json", tmp_path / "report.json"
     made = poet_onnx.rewrite(path, device="a72", activation_budget="70%")
     tight.write_text(to_json(made.plan, made.graph))
     done = cli(

@@ -60,8 +60,9 @@ def test_a_part_in_ram_that_does_not_fit_is_given_up_at_once(tmp_path: Path) -> 
     assert doing.count("looking for the smallest budget that works") == 1, "with all in RAM alone"
 
 
-def test_a_part_in_ram_gives_the_bits_of_all_in_ram(tmp_path: Path) -> None:
-    net = write_net("decoder", tmp_path / "decoder.onnx")
+@pytest.mark.parametrize("kind", sampled(["text", "decoder"], "text"))
+def test_a_part_in_ram_gives_the_bits_of_all_in_ram(tmp_path: Path, kind: str) -> None:
+    net = write_net(kind, tmp_path / f"{kind}.onnx")
     resident, whole = planned(net, store="never"), planned(net, store="always")
     budget_bytes = (3 * resident.process.peak_bytes + whole.process.peak_bytes) // 4
     mixed = planned(net, ram_budget=budget_bytes)

@@ -47,6 +47,7 @@ def test_the_variant_that_needs_the_least_says_what_would_do(model_path: Callabl
     assert (any_variant.value.smallest_budget_bytes or 0) < (whole.value.smallest_budget_bytes or 0)
 
 
+@pytest.mark.deep
 def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,9 +73,8 @@ def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
         poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20)
 
 
-@pytest.mark.parametrize(
-    ("option", "settled"), sampled([("activation_budget", False), ("ram_budget", True)], ("activation_budget", False))
-)
+@pytest.mark.deep
+@pytest.mark.parametrize(("option", "settled"), [("activation_budget", False), ("ram_budget", True)])
 def test_what_would_do_is_said_in_the_terms_of_who_asked(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, option: str, settled: bool
 ) -> None:

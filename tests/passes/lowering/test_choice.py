@@ -41,6 +41,7 @@ def seconds(path: Path, expansions: str, device: DeviceProfile) -> float:
     return sum(cost.seconds for cost in cost_table(extract(model), device).nodes.values())
 
 
+@pytest.mark.deep
 def test_devices_choose_what_is_quick_on_them(model_path: Callable[..., Path]) -> None:
     """The a72 has a quick memory beside its arithmetic, the m4 a quick arithmetic beside its memory."""
     path = model_path("resnet18")
