@@ -188,6 +188,7 @@ def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.deep
 def test_cases_can_be_listed_and_unknown_ones_are_refused() -> None:
     listed = _command("--list", "--cases", "bert-base/*")
     assert listed.stdout.split() == [case.name for case in CASES if case.model == "bert-base"]
@@ -197,6 +198,7 @@ def test_cases_can_be_listed_and_unknown_ones_are_refused() -> None:
         assert refused.stderr.startswith("error: there is no ")
 
 
+@pytest.mark.deep
 def test_models_are_exported_once_and_unknown_ones_refused(tmp_path: Path) -> None:
     path = training_model("mlp-mse", 2, tmp_path)
     assert path == tmp_path / "mlp-mse-b2" / "training_model.onnx"

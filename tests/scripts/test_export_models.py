@@ -54,6 +54,7 @@ def test_refuses_unknown_names_and_batches(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.deep
 def test_same_seed_gives_the_same_graph(tmp_path: Path, model_path: Callable[..., Path]) -> None:
     run("mlp-l1", "-o", str(tmp_path))
     assert (tmp_path / "mlp-l1" / "training_model.onnx").read_bytes() == model_path("mlp-l1").read_bytes()

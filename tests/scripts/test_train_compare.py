@@ -50,6 +50,7 @@ def test_a_rewritten_graph_trains_to_the_same_bits_in_less_memory(rewritten: Pat
     assert [value.name for value in onnx.load(trained).graph.output] == ["output"]
 
 
+@pytest.mark.deep
 def test_a_graph_that_computes_something_else_is_told_apart(rewritten: Path, tmp_path: Path) -> None:
     proto = onnx.load(rewritten)
     limit = next(each for each in proto.graph.initializer if each.dims == [] and onnx.numpy_helper.to_array(each) == 6)
