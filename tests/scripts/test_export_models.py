@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from export_models import export, export_forward, quiet
 from folders import ROOT
