@@ -29,7 +29,7 @@ import poet_onnx.torch
 from poet_onnx.cli import command_line
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-GUIDE = DOCS / "guide.md"
+GUIDE, DECODER = DOCS / "guide.md", DOCS / "decoder.md"
 DATA = """import numpy as np
 
 random = np.random.default_rng(0)
@@ -172,7 +172,7 @@ def has_runs(path: Path) -> bool:
     return any(block.mark in ENVIRONMENTS for block in fenced_blocks(path))
 
 
-RUN = tuple(path for path in DOCUMENTS if path not in (GUIDE, *EXAMPLES) and has_runs(path))
+RUN = tuple(path for path in DOCUMENTS if path not in (GUIDE, DECODER, *EXAMPLES) and has_runs(path))
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +185,15 @@ def guided(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_guide_leads_to_a_trained_model(guided: Path) -> None:
     assert (guided / "trained.onnx").stat().st_size > 0
+
+
+@pytest.mark.deep
+def test_the_decoders_page_leads_to_an_adapter_that_peft_loads(tmp_path: Path) -> None:
+    """What the trained model writes is what the task asks for, here and in PEFT."""
+    *_, before, after, here, in_peft = follow(DECODER, tmp_path).strip().splitlines()
+    assert float(before.removeprefix("loss before: ")) > 5
+    assert float(after.removeprefix("loss after: ")) < 0.5
+    assert here == in_peft == " ".join(map(str, range(20, 68, 3)))
 
 
 @pytest.fixture(scope="module")
