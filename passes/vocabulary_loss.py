@@ -3,7 +3,8 @@
 Rules:
     V1. A SoftmaxCrossEntropyLoss, the mean of labels that count alike, of a product's scores becomes one node that
         makes them of some words at a time, and the gradient by what is multiplied, too, where that is asked for. Views
-        of the scores may be between, and a constant bias.
+        of the scores may be between, a constant bias, a soft cap, c * tanh(score / c), or a factor, which what is
+        multiplied gets instead.
     V2. Nothing else reads the scores, nor are they an output; and the matrix is a constant of floats, or what a
         DequantizeLinear makes of constants, as it is or transposed.
     V3. The number of words that are taken at a time follows from the matrix alone: so the bits are the same in all
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
@@ -24,12 +26,16 @@ from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.vocabulary import FLOAT_BITS, LOSS, WITH_GRADIENT, vocabulary_rows
 from poet_onnx.passes.matrix_products import Product, product_of
-from poet_onnx.passes.node_builder import let_stand_for
+from poet_onnx.passes.node_builder import initializer, let_stand_for
 from poet_onnx.passes.panel_comparison import ACROSS, OPERATORS
 from poet_onnx.passes.panel_layers import remove_unread
 from poet_onnx.passes.views import VIEWS, only_maker, sizes_of
 
-_ADD, _TRANSPOSE = "Add", "Transpose"
+_BEHIND, _TRANSPOSE = ("Add", "Mul", "Div", "Tanh"), "Transpose"
+"""Operators behind a product."""
+
+_ROUNDED = 1e-6
+"""By how much a number times its reciprocal may differ from 1."""
 
 
 @dataclass(frozen=True)
@@ -39,42 +45,46 @@ class _Scores:
     Attributes:
         product: with the matrix.
         matrix: that it reads, behind all transpositions.
-        bias: that is added to the scores; None for none.
-        values: the scores and what they are views of, first to last.
+        bias: that is added to the product; None for none.
+        scale: by which it is multiplied, where there is no bias.
+        cap: of the scores; None for none.
+        values: the scores and what they are made of, first to last.
     """
 
     product: Product
     matrix: ir.Value
     bias: ir.Value | None
+    scale: float
+    cap: float | None
     values: tuple[ir.Value, ...]
 
     @classmethod
     def of(cls, scores: ir.Value, trained: Collection[str]) -> _Scores | None:
         """Return how scores [tokens, words] are made; None where V1 or V2 do not hold."""
-        values = [scores]
-        bias: ir.Value | None = None
-        maker = only_maker(scores)
-        while maker is not None and maker.domain in ONNX_DOMAINS and maker.op_type in (*VIEWS, _ADD):
-            if maker.op_type == _ADD:
-                sides = list(maker.inputs)
-                constant = [each for each in sides if each is not None and _is_constant(each, trained)]
-                if bias is not None or len(constant) != 1 or sizes_of(constant[0]) != _words_of(values[0]):
-                    return None
-                (bias,) = constant
-                values.insert(0, next(each for each in sides if each is not None and each is not bias))
-            else:
-                assert maker.inputs[0] is not None
-                values.insert(0, maker.inputs[0])
-            maker = only_maker(values[0])
-        if maker is None or maker.op_type not in OPERATORS or any(_words_of(v) != _words_of(scores) for v in values):
-            return None
-        matrix, is_transposed = _behind_transposes(maker.inputs[1])
-        if matrix is None or not _is_frozen(matrix, trained):
+        found = _Behind.of(scores, trained)
+        maker = only_maker(found.values[0])
+        is_product = maker is not None and maker.op_type in OPERATORS
+        matrix, is_transposed = _behind_transposes(maker.inputs[1] if maker is not None and is_product else None)
+        if maker is None or matrix is None or not _is_frozen(matrix, trained):
             return None
         product = product_of(maker, 1, is_transposed=is_transposed)
-        if product is None or (product.bias is not None and (bias or not _is_constant(product.bias, trained))):
+        if product is None or (found.bias is not None and product.bias is not None):
             return None
-        return cls(product, matrix, bias or product.bias, tuple(values))
+        bias = product.bias if found.bias is None else found.bias
+        if bias is not None and not _is_constant(bias, trained):
+            return None
+        if any(_words_of(value) != _words_of(scores) for value in found.values):
+            return None
+        match found.steps:
+            case []:
+                scale, cap = 1.0, None
+            case [float(scale)] if bias is None:
+                cap = None
+            case [float(cap), "Tanh", float(share)] if cap > 0 and abs(cap * share - 1) <= _ROUNDED:
+                scale = 1.0
+            case _:
+                return None
+        return cls(product, matrix, bias, scale, cap, tuple(found.values))
 
     @property
     def names(self) -> set[str]:
@@ -86,6 +96,55 @@ class _Scores:
         """Name of the scores as what is multiplied has its tokens."""
         whole = (*sizes_of(self.product.operand)[:-1], *_words_of(self.values[-1]))
         return next((value.name or "" for value in reversed(self.values) if sizes_of(value) == whole), "")
+
+
+@dataclass
+class _Behind:
+    """What is between a product and the loss, found from the loss on.
+
+    Attributes:
+        values: all that is made there, first to last.
+        steps: factors by which all is multiplied and "Tanh", last to first.
+        bias: that is added before them.
+    """
+
+    values: list[ir.Value]
+    steps: list[float | str]
+    bias: ir.Value | None = None
+
+    @classmethod
+    def of(cls, scores: ir.Value, trained: Collection[str]) -> _Behind:
+        """Go back from the scores as far as nodes are known."""
+        found = cls([scores], [])
+        while (maker := only_maker(found.values[0])) is not None and maker.domain in ONNX_DOMAINS:
+            source = found._before(maker, trained)
+            if source is None:
+                break
+            found.values.insert(0, source)
+        return found
+
+    def _before(self, maker: ir.Node, trained: Collection[str]) -> ir.Value | None:
+        """Return what a node changes, having noted how; None where it is another node."""
+        if maker.op_type in VIEWS or maker.op_type == "Tanh":
+            self.steps += ["Tanh"] if maker.op_type == "Tanh" else []
+            return maker.inputs[0]
+        if maker.op_type not in ("Add", "Mul", "Div"):
+            return None
+        first, second = maker.inputs
+        assert first is not None  # these operators have both
+        assert second is not None
+        source, other = (second, first) if maker.op_type != "Div" and _is_constant(first, trained) else (first, second)
+        if not _is_constant(other, trained):
+            return None
+        if maker.op_type == "Add":
+            is_first = self.bias is None and sizes_of(other) == _words_of(source)
+            self.bias = other if is_first else self.bias
+            return source if is_first else None
+        number = 0.0 if self.bias is not None else _number_in(other)
+        if number == 0:
+            return None
+        self.steps.append(number if maker.op_type == "Mul" else 1 / number)
+        return source
 
 
 class UseVocabularyLoss(InPlacePass):
@@ -127,6 +186,7 @@ class UseVocabularyLoss(InPlacePass):
             "panel_rows": vocabulary_rows(*matrix),
             "transposed": has_rows,
             "biased": scores.bias is not None,
+            "capped": scores.cap is not None,
             "ignoring": ignored is not None,
             "ignore_index": 0 if ignored is None else ignored.as_int(),
             "bits": FLOAT_BITS,
@@ -135,7 +195,9 @@ class UseVocabularyLoss(InPlacePass):
         attributes += [ir.AttrInt64(name, int(number)) for name, number in numbers.items()]
         if not self._with_gradient:
             attributes.append(ir.AttrString("scores", scores.name))
-        inputs = [product.operand, old.inputs[1], scores.matrix, *([] if scores.bias is None else [scores.bias])]
+        inputs = [_scaled(graph, old, product.operand, scores.scale), old.inputs[1], scores.matrix]
+        inputs += [] if scores.bias is None else [scores.bias]
+        inputs += [] if scores.cap is None else [_number(graph, f"{old.name}/cap", scores.cap)]
         operator = WITH_GRADIENT if self._with_gradient else LOSS
         new = ir.Node(POET_DOMAIN, operator, inputs, attributes, num_outputs=1 + self._with_gradient, name=old.name)
         if self._with_gradient:
@@ -145,7 +207,29 @@ class UseVocabularyLoss(InPlacePass):
         let_stand_for(new.outputs[0], old.outputs[0])
         graph.remove(old, safe=True)
         if self._with_gradient:
-            remove_unread(graph, [scores.values[-1]], (*VIEWS, _ADD, _TRANSPOSE, *OPERATORS))
+            remove_unread(graph, [scores.values[-1]], (*VIEWS, *_BEHIND, _TRANSPOSE, *OPERATORS))
+
+
+def _scaled(graph: ir.Graph, before: ir.Node, operand: ir.Value, scale: float) -> ir.Value:
+    """Return a value times a number, which a new node in front of another one makes."""
+    if scale == 1.0:
+        return operand
+    name = f"{before.name}/scaled"
+    made = ir.Value(name=name, type=operand.type, shape=operand.shape)
+    factor = _number(graph, f"{before.name}/scale", scale)
+    graph.insert_before(before, ir.Node("", "Mul", [operand, factor], outputs=[made], name=name))
+    return made
+
+
+def _number_in(value: ir.Value) -> float:
+    """Return the number that a constant holds; 0 where it holds several."""
+    assert value.const_value is not None
+    numbers = value.const_value.numpy().ravel()
+    return float(numbers[0]) if numbers.size == 1 else 0.0
+
+
+def _number(graph: ir.Graph, name: str, number: float) -> ir.Value:
+    return initializer(graph, name, np.array(number, np.float32))
 
 
 def _is_plain_mean(node: ir.Node) -> bool:

@@ -1,11 +1,12 @@
 // The loss of a language model, whose scores are never whole in memory.
 //
-//   VocabularyLoss(x, labels, matrix..., bias?, after...) -> loss
-//   VocabularyLossGradient(x, labels, matrix..., bias?, after...) -> loss, dX
+//   VocabularyLoss(x, labels, matrix..., bias?, cap?, after...) -> loss
+//   VocabularyLossGradient(x, labels, matrix..., bias?, cap?, after...) -> loss, dX
 //       The mean of the cross entropy of scores with labels, and its gradient by x. Scores are x, whose rows are
 //       tokens, times the matrix, which has a row for each word or, where `transposed` is 0, a column; plus the bias,
-//       where `biased` is 1. Labels are int32 or int64, one for each token; where `ignoring` is 1, those that are
-//       `ignore_index` do not count. Where none counts, the loss is 0, and so is the gradient.
+//       where `biased` is 1; and where `capped` is 1, cap * tanh(score / cap) has a score's place. Labels are int32 or
+//       int64, one for each token; where `ignoring` is 1, those that are `ignore_index` do not count. Where none
+//       counts, the loss is 0, and so is the gradient.
 //
 // The matrix is float, or codes, scales and, where `zeroed` is 1, zeros of `bits` bits (quantized_rows.h); or handles
 // of what is in a store. Scores are made of some words at a time (`panel_rows`, panels.h) by the runtime's Gemm. Each
@@ -57,13 +58,51 @@ POET_WIDE double raise_all(float* scores, uint64_t count, float off) {
   return total<kGroup>(sums) + rest;
 }
 
+// What a cap makes of scores.
+POET_WIDE void cap_all(float* scores, uint64_t count, float cap) {
+  write_each(scores, count, [=](uint64_t i) { return cap * hyperbolic_tangent(scores[i] / cap); });
+}
+
+// How a capped score changes with the score before.
+inline float slope(float score, float cap) {
+  const float part = score / cap;
+  return 1.0F - part * part;
+}
+
+// Like raise_all, of capped scores; leaves each power times the slope.
+POET_WIDE double raise_capped(float* scores, uint64_t count, float off, float cap) {
+  float sums[kGroup] = {};
+  uint64_t i = 0;
+  for (; i + kGroup <= count; i += kGroup) {
+    float block[kGroup], slopes[kGroup];
+    for (uint64_t k = 0; k < kGroup; ++k) block[k] = exponential(scores[i + k] - off);
+    for (uint64_t k = 0; k < kGroup; ++k) slopes[k] = slope(scores[i + k], cap);
+    for (uint64_t k = 0; k < kGroup; ++k) sums[k] += block[k];
+    for (uint64_t k = 0; k < kGroup; ++k) scores[i + k] = block[k] * slopes[k];
+  }
+  double rest = 0;
+  for (; i < count; ++i) {
+    const float power = exponential(scores[i] - off);
+    rest += static_cast<double>(power);
+    scores[i] = power * slope(scores[i], cap);
+  }
+  return total<kGroup>(sums) + rest;
+}
+
 POET_WIDE void scale_all(float* numbers, uint64_t count, float factor) {
   write_each(numbers, count, [=](uint64_t i) { return numbers[i] * factor; });
 }
 
 // Turns the sum of weighed words into a gradient: less the word of the label, and of so many tokens.
-POET_WIDE void finish_all(float* d_x, const float* word, uint64_t count, float share, float factor) {
-  write_each(d_x, count, [=](uint64_t i) { return (d_x[i] * share - word[i]) * factor; });
+struct Factors {
+  float share;  // of the sum
+  float own;    // of the label's word
+  float all;
+};
+
+POET_WIDE void finish_all(float* d_x, const float* word, uint64_t count, const Factors& of) {
+  const float share = of.share, own = of.own, all = of.all;
+  write_each(d_x, count, [=](uint64_t i) { return (d_x[i] * share - word[i] * own) * all; });
 }
 
 // Labels of any type, checked; one that does not count is kNone.
@@ -119,6 +158,8 @@ class VocabularyLoss : public Kernel {
     const Labels labels(context.input(1), tokens, shape_.words(), is_ignoring_, ignored_);
     Vocabulary words(context, kMatrix, shape_);
     float* const bias = is_biased_ ? read_floats(context, kMatrix + shape_.inputs(), shape_.words()) : nullptr;
+    const float* const cap =
+        is_capped_ ? read_floats(context, kMatrix + shape_.inputs() + size_t{is_biased_}, 1) : nullptr;
     auto* const loss = static_cast<float*>(context.output(0, Shape(0)));
     float* const d_x = has_gradient_ ? static_cast<float*>(context.output(1, shape)) : nullptr;
     *loss = 0;
@@ -126,8 +167,8 @@ class VocabularyLoss : public Kernel {
     const uint64_t kept = words.is_stored() ? tokens : 1;
     const Room room(context, words, shape_, tokens, has_gradient_ ? kept : 0);
     std::fill_n(room.tokens, tokens, Token{0, kNothing, 0});
-    pass(context, words, labels, {static_cast<float*>(x.data), tokens, bias, d_x}, room);
-    if (has_gradient_) finish(words, labels, tokens, d_x, room);
+    pass(context, words, labels, {static_cast<float*>(x.data), tokens, bias, cap, d_x}, room);
+    if (has_gradient_) finish(words, labels, {nullptr, tokens, nullptr, cap, d_x}, room);
     double sum = 0;
     for (uint64_t t = 0; t < tokens; ++t) {
       const Token& token = room.tokens[t];
@@ -141,6 +182,7 @@ class VocabularyLoss : public Kernel {
   VocabularyLoss(const NodeInfo& node, bool has_gradient)
       : shape_(node),
         is_biased_(node.require_nonnegative("biased") != 0),
+        is_capped_(read_optional(node, "capped")),
         is_ignoring_(node.require_nonnegative("ignoring") != 0),
         ignored_(node.require_int("ignore_index")),
         has_gradient_(has_gradient),
@@ -151,10 +193,16 @@ class VocabularyLoss : public Kernel {
  private:
   static constexpr size_t kMatrix = 2;  // its first input
 
+  static bool read_optional(const NodeInfo& node, const char* attribute) {
+    int64_t value = 0;
+    return node.optional_int(attribute, &value) && value != 0;
+  }
+
   struct Operands {
     float* x;
     uint64_t tokens;
     float* bias;
+    const float* cap;
     float* d_x;
   };
 
@@ -189,7 +237,7 @@ class VocabularyLoss : public Kernel {
       scores_.run(context, Floats::of(of.x, of.tokens, width), some, of.bias == nullptr ? nullptr : &added, scores);
       each_range(context.workers(), of.tokens, panel.rows, [&](uint64_t first, uint64_t count) {
         for (uint64_t t = first; t < first + count; ++t)
-          take(panel, labels[t], room.scores + t * panel.rows, room.tokens[t],
+          take(panel, labels[t], of.cap, room.scores + t * panel.rows, room.tokens[t],
                of.d_x == nullptr || panel.first == 0 ? nullptr : of.d_x + t * width);
       });
       if (of.d_x == nullptr) return;
@@ -203,7 +251,8 @@ class VocabularyLoss : public Kernel {
   }
 
   // Takes a panel's scores of a token, and leaves their powers. `d_x` shrinks as the sum does.
-  void take(Panel panel, uint64_t label, float* scores, Token& token, float* d_x) const {
+  void take(Panel panel, uint64_t label, const float* cap, float* scores, Token& token, float* d_x) const {
+    if (cap != nullptr) cap_all(scores, panel.rows, *cap);
     if (label - panel.first < panel.rows) token.chosen = scores[label - panel.first];
     const float most = std::max(token.most, most_of(scores, panel.rows));
     if (most > token.most) {
@@ -212,7 +261,8 @@ class VocabularyLoss : public Kernel {
       if (d_x != nullptr) scale_all(d_x, shape_.width(), factor);
       token.most = most;
     }
-    token.sum += raise_all(scores, panel.rows, most == kNothing ? 0 : most);
+    const float off = most == kNothing ? 0 : most;
+    token.sum += cap == nullptr ? raise_all(scores, panel.rows, off) : raise_capped(scores, panel.rows, off, *cap);
   }
 
   void keep(Panel panel, const float* matrix, const Labels& labels, uint64_t tokens, const Room& room) const {
@@ -222,23 +272,25 @@ class VocabularyLoss : public Kernel {
         std::copy_n(matrix + (labels[t] - panel.first) * width, width, room.chosen + t * width);
   }
 
-  void finish(const Vocabulary& words, const Labels& labels, uint64_t tokens, float* d_x, const Room& room) const {
+  void finish(const Vocabulary& words, const Labels& labels, const Operands& of, const Room& room) const {
     const uint64_t width = shape_.width();
     const float factor = 1.0F / static_cast<float>(labels.divisor());
-    for (uint64_t t = 0; t < tokens; ++t) {
-      float* const row = d_x + t * width;
+    for (uint64_t t = 0; t < of.tokens; ++t) {
+      const Token& token = room.tokens[t];
+      float* const row = of.d_x + t * width;
       if (labels[t] == Labels::kNone) {
         std::fill_n(row, width, 0.0F);
         continue;
       }
       float* const word = room.chosen + (words.is_stored() ? t * width : 0);
       if (!words.is_stored()) words.word(labels[t], word);
-      finish_all(row, word, width, static_cast<float>(1 / room.tokens[t].sum), factor);
+      const float own = of.cap == nullptr ? 1 : slope(token.chosen, *of.cap);
+      finish_all(row, word, width, {static_cast<float>(1 / token.sum), own, factor});
     }
   }
 
   const VocabularyShape shape_;
-  const bool is_biased_, is_ignoring_;
+  const bool is_biased_, is_capped_, is_ignoring_;
   const int64_t ignored_;
   const bool has_gradient_;
   const RuntimeProduct scores_, first_, next_;

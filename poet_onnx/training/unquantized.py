@@ -68,7 +68,14 @@ def _loss(forward: ForwardGraph, call: ForwardCall, inputs: list[str]) -> Iterat
     if shape is not None:
         said = text_field(1, scores) + tensor_type(NUMBERS["float32"], (*shape[:-1], words))
         forward.types[scores] = forward.add(VALUE_INFO, said)
-    yield from _product(forward, call, [x, matrix, *rest[: call.number("biased")]], scores)
+    biased = call.number("biased")
+    free = f"{call.output}/free" if call.number("capped") else scores
+    yield from _product(forward, call, [x, matrix, *rest[:biased]], free)
+    if call.number("capped"):
+        part, bent, cap = f"{call.output}/part", f"{call.output}/bent", rest[biased]
+        yield new_node(forward, "Div", f"{call.name}/part", ([free, cap], part))
+        yield new_node(forward, "Tanh", f"{call.name}/bent", ([part], bent))
+        yield new_node(forward, "Mul", f"{call.name}/capped", ([bent, cap], scores))
     yield new_node(forward, "Flatten", flat, ([scores], flat), {"axis": len(shape or (0, 0)) - 1})
     ignored = {"ignore_index": call.number("ignore_index")} if call.number("ignoring") else {}
     yield new_node(forward, "SoftmaxCrossEntropyLoss", call.name, ([flat, labels], call.output), ignored)

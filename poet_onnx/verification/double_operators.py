@@ -150,6 +150,9 @@ def _vocabulary_loss(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...
     x, labels, matrix = (needed(inputs, place) for place in range(3))
     scores = x.reshape(-1, x.shape[-1]) @ (matrix.T if attributes["transposed"] else matrix)
     scores = scores + needed(inputs, 3) if attributes["biased"] else scores
+    if attributes.get("capped"):
+        cap = needed(inputs, 3 + attributes["biased"])
+        scores = cap * np.tanh(scores / cap)
     ignored = {"ignore_index": attributes["ignore_index"]} if attributes["ignoring"] else {}
     return _cross_entropy([scores, labels.reshape(-1)], ignored)[:1]
 

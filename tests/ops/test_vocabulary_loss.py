@@ -58,17 +58,21 @@ def run(given: Mapping[str, Array], attributes: Mapping[str, object], **how: Any
     return [np.asarray(made) for made in session_of(given, attributes, **how).run(None, dict(given))]
 
 
-def expected(x: Array, labels: Array, table: Array, bias: Array | float = 0.0) -> tuple[float, Array]:
+def expected(
+    x: Array, labels: Array, table: Array, bias: Array | float = 0.0, cap: float | None = None
+) -> tuple[float, Array]:
     """Return the loss and its gradient in float64."""
     rows, words = x.reshape(-1, x.shape[-1]).astype(np.float64), table.astype(np.float64)
     scores = rows @ words.T + bias
+    slopes = 1.0 if cap is None else 1 - np.tanh(scores / cap) ** 2
+    scores = scores if cap is None else cap * np.tanh(scores / cap)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     counted = np.flatnonzero(labels != IGNORED)
     share = powers / powers.sum(1, keepdims=True)
     loss = -np.log(share[counted, labels[counted]]).sum() / max(1, len(counted))
     share[counted, labels[counted]] -= 1
     share[labels == IGNORED] = 0
-    return float(loss), (share @ words / max(1, len(counted))).reshape(x.shape)
+    return float(loss), (share * slopes @ words / max(1, len(counted))).reshape(x.shape)
 
 
 def check(found: list[Array], wanted: tuple[float, Array]) -> None:
@@ -86,6 +90,15 @@ def test_loss_and_gradient_are_those_of_float64(panel_rows: int, has_rows: bool)
     check(run(GIVEN | {"table": table, "bias": BIAS}, how), expected(X, LABELS, TABLE, BIAS))
     labels = LABELS.astype(np.int32)
     check(run(GIVEN | {"table": table, "labels": labels}, how | {"biased": 0}), expected(X, LABELS, TABLE))
+
+
+@pytest.mark.parametrize("cap", [0.5, 3.0, 30.0])
+def test_a_soft_cap_holds_scores_back(cap: float) -> None:
+    """Small and large parts of the cap: both branches of the tangent."""
+    given = GIVEN | {"bias": BIAS, "cap": np.array(cap, np.float32)}
+    found = run(given, PLAIN | {"biased": 1, "capped": 1})
+    check(found, expected(X, LABELS, TABLE, BIAS, cap))
+    assert run(given, PLAIN | {"biased": 1, "capped": 1}, gradient=False)[0].tobytes() == found[0].tobytes()
 
 
 def test_the_loss_alone_has_the_same_bits() -> None:
@@ -183,6 +196,7 @@ def test_a_label_counts_where_none_is_ignored() -> None:
         ({"table": np.zeros(1, np.int64)}, {"transposed": 0}, "input 2 has 8 bytes of element type 7"),
         ({"bias": BIAS[1:]}, {"biased": 1}, "input 3"),
         ({}, {"biased": 1}, "input 3"),
+        ({"cap": BIAS}, {"capped": 1}, "input 3"),
         ({}, {"bits": 4}, "the attribute 'block'|'block'"),
         ({}, {"matrix": (WORDS,)}, r"a matrix of shape \[700\] has no panels"),
     ],

@@ -22,10 +22,13 @@ TABLE, BODY, BIAS = (RNG.standard_normal(shape).astype(np.float32) for shape in 
 IDS = RNG.integers(0, WORDS, (2, TOKENS))
 LABELS = np.where(np.arange(TOKENS) < 3, -100, IDS)
 ARRAYS = {"table": TABLE / 4, "body": BODY / 4, "bias": BIAS, "head": np.ascontiguousarray(TABLE.T) / 4}
+ARRAYS |= {"cap": np.array(2, np.float32), "factor": np.array([0.7], np.float32)}
 HEADS = {
     "tied": "t = Transpose <perm = [1, 0]> (table) y = MatMul(h, t)",
     "untied": "y = MatMul(h, head)",
     "with a bias": "p = MatMul(h, head) y = Add(bias, p)",
+    "with a soft cap": "p = MatMul(h, head) d = Div(p, cap) b2 = Tanh(d) y = Mul(b2, cap)",
+    "with a factor": "p = MatMul(h, head) y = Mul(p, factor)",
     "of rows": f"""rows = Constant <value_ints = [-1, {WIDTH}]> () m = Reshape(h, rows)
         p = Gemm <transB = 1> (m, table, bias)
         all = Constant <value_ints = [2, {TOKENS}, {WORDS}]> () y = Reshape(p, all)""",
@@ -58,6 +61,8 @@ def test_a_step_is_that_of_torch_in_double_precision(head: str) -> None:
     table, body, bias = (torch.tensor(ARRAYS[name]).double() for name in ("table", "body", "bias"))
     hidden = torch.tanh(table[IDS] @ (body + 2 * leaves["body.lora_A"] @ leaves["body.lora_B"]))
     scores = hidden @ table.T + (bias if "bias" in HEADS[head] else 0)
+    scores = 2 * torch.tanh(scores / 2) if "cap" in head else scores
+    scores = scores * float(ARRAYS["factor"][0]) if "factor" in head else scores
     expected = functional.cross_entropy(scores[:, :-1].flatten(0, 1), torch.tensor(LABELS[:, 1:]).flatten())
     expected.backward()
     assert abs(loss - expected.item()) <= 1e-6 * expected.item()
@@ -97,6 +102,28 @@ def test_where_it_cannot_be_scores_are_whole(head: str, options: dict[str, Any])
     assert (found["VocabularyLossGradient"], found["SoftmaxCrossEntropyLoss"]) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "p = MatMul(h, head) d = Div(p, cap) b2 = Tanh(d) y = Mul(b2, factor)",
+        "p = MatMul(h, head) q = Add(p, bias) y = Mul(q, factor)",
+        "p = MatMul(h, head) q = Add(p, bias) y = Add(q, bias)",
+        "p = MatMul(h, head) y = Tanh(p)",
+        "p = MatMul(h, head) y = Relu(p)",
+    ],
+)
+def test_behind_other_operators_scores_are_whole(head: str) -> None:
+    made = poet_onnx.train_graph(decoder(head), loss="causal-lm", lora=LORA)
+    assert operators(made.training)["VocabularyLossGradient"] == 0
+
+
 def test_scores_that_another_loss_reads_are_whole() -> None:
     made = poet_onnx.train_graph(decoder(HEADS["untied"]), loss="causal-lm:y+0.1*mse:y", lora=LORA)
     assert operators(made.training)["VocabularyLossGradient"] == 0
+
+
+@pytest.mark.parametrize("head", ["with a bias", "with a soft cap"])
+def test_differences_of_the_loss_find_its_gradients(head: str) -> None:
+    made = poet_onnx.train_graph(decoder(HEADS[head]), loss="causal-lm", lora=LORA)
+    report = poet_onnx.verify_gradients(made.training, directions=1)
+    assert report.passed

@@ -274,7 +274,15 @@ class Model:
             numbers |= {"bits": 8, "transposed": 1, "block": 8, "signed": 1, "zeroed": 0}
         biased = self._random.randint(0, 1)
         inputs += [self._input(FLOAT, (words,))] * biased
-        numbers |= {"panel_rows": self._random.randint(1, 6), "biased": biased, "ignoring": 1, "ignore_index": -1}
+        capped = self._random.randint(0, 1)
+        inputs += [self._input(FLOAT, (), low=1)] * capped
+        numbers |= {
+            "panel_rows": self._random.randint(1, 6),
+            "biased": biased,
+            "capped": capped,
+            "ignoring": 1,
+            "ignore_index": -1,
+        }
         made = [(FLOAT, ()), (FLOAT, (*tokens, width))]
         if self._random.random() < 0.5:
             self._add("VocabularyLossGradient", inputs, made, matrix=(words, width), **numbers)

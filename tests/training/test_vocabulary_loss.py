@@ -25,15 +25,22 @@ ARRAYS = {
     "body": RNG.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8,
     "head": RNG.standard_normal((WIDTH, WORDS)).astype(np.float32) / 4,
     "bias": RNG.standard_normal(WORDS).astype(np.float32),
+    "cap": np.array(5, np.float32),
 }
 OPTIONS: dict[str, Any] = {"loss": "causal-lm", "lora": Lora(("body",), rank=4, alpha=8), "optimizer": "sgd"}
 
 
 def decoder(*, tied: bool) -> onnx.ModelProto:
-    """Return an embedding, a layer, and the embedding once more as the head, or a head of its own with a bias."""
+    """Return an embedding, a layer, and the embedding once more as a capped head, or a head of its own with a bias."""
     node = helper.make_node
     head = (
-        [node("Transpose", ["table"], ["t"], "turn", perm=[1, 0]), node("MatMul", ["h", "t"], ["scores"], "head")]
+        [
+            node("Transpose", ["table"], ["t"], "turn", perm=[1, 0]),
+            node("MatMul", ["h", "t"], ["p"], "head"),
+            node("Div", ["p", "cap"], ["part"], "part"),
+            node("Tanh", ["part"], ["bent"], "bent"),
+            node("Mul", ["bent", "cap"], ["scores"], "capped"),
+        ]
         if tied
         else [node("MatMul", ["h", "head"], ["p"], "head"), node("Add", ["p", "bias"], ["scores"], "added")]
     )
@@ -46,7 +53,7 @@ def decoder(*, tied: bool) -> onnx.ModelProto:
         [
             numpy_helper.from_array(array, name)
             for name, array in ARRAYS.items()
-            if not tied or name in ("table", "body")
+            if name in (("table", "body", "cap") if tied else ("table", "body", "head", "bias"))
         ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

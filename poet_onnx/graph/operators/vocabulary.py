@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators.fitting import expect, said
+from poet_onnx.graph.operators.fitting import expect, expect_count, said
 from poet_onnx.graph.operators.linear import NARROW_ROWS, PANELS, matrix_of, most_rows, panel_count
 from poet_onnx.graph.operators.quantized import QUANTIZATION, matrix_fits, spare_bytes, stored_parts, window_rows
 from poet_onnx.graph.operators.rules import FLOAT
@@ -25,7 +25,7 @@ _LEAST_ROWS, _MOST_ROWS, _UNIT_ROWS, _PANEL_BYTES = 320, 512, 16, 2 << 20
 """Four threads that share a product of so many words have 80 each: MLAS adds up in another order for 64 or fewer."""
 
 _FLOAT_BYTES, _TOKEN_BYTES, _HANDLE = 4, 16, "INT64"
-_FLOPS_OF_A_SCORE, _FLOPS_OF_A_NUMBER = 16, 2
+_FLOPS_OF_A_SCORE, _FLOPS_OF_A_CAP, _FLOPS_OF_A_NUMBER = 16, 30, 2
 
 
 def vocabulary_rows(words: int, width: int) -> int:
@@ -66,8 +66,11 @@ def _fits(context: ShapeContext) -> None:
         matrix_fits(context, MATRIX)
     elif context.type(MATRIX).dtype.name != _HANDLE:
         expect(context, MATRIX, (words, width) if has_rows else (width, words))
+    behind = MATRIX + matrix_inputs(bits, context.integer("zeroed", 0))
     if context.integer("biased", 0):
-        expect(context, MATRIX + matrix_inputs(bits, context.integer("zeroed", 0)), (words,))
+        expect(context, behind, (words,))
+    if context.integer("capped", 0):
+        expect_count(context, behind + context.integer("biased", 0), 1)
 
 
 def _has_gradient(call: Call) -> bool:
@@ -110,7 +113,8 @@ def _work(call: Call) -> Work:
     words, tokens, width = _sizes(call)
     products = 1 + _has_gradient(call)
     made = 0 if _is_in_place(call) else 2 * _FLOAT_BYTES * words * width
-    flops = _FLOPS_OF_A_SCORE * words * tokens + (_FLOPS_OF_A_NUMBER * words * width if _is_quantized(call) else 0)
+    each = _FLOPS_OF_A_SCORE + _FLOPS_OF_A_CAP * call.integer("capped", 0)
+    flops = each * words * tokens + (_FLOPS_OF_A_NUMBER * words * width if _is_quantized(call) else 0)
     moved = call.read_bytes + call.written_bytes + made + 2 * _FLOAT_BYTES * words * tokens
     return Work(2 * words * tokens * width * products, flops, moved)
 
@@ -132,6 +136,7 @@ _ATTRIBUTES = (
     *PANELS,
     Attribute("transposed", "INT", "Whether the matrix has a row for each word, and not a column."),
     Attribute("biased", "INT", "Whether there is a bias."),
+    Attribute("capped", "INT", "Whether scores have a cap.", required=False),
     Attribute("ignoring", "INT", "Whether a label does not count."),
     Attribute("ignore_index", "INT", "That label."),
     Attribute("bits", "INT", "Of a number: 4 or 8 of a code, 32 of a float."),
@@ -149,7 +154,8 @@ SPECS = [
         storage=_panels_read,
         workspace=_room,
         schema=Schema(
-            "VocabularyLoss(x, labels, matrix..., bias?, after...) -> loss: the cross entropy of a product's scores.",
+            "VocabularyLoss(x, labels, matrix..., bias?, cap?, after...) -> loss: the cross entropy of a product's "
+            "scores.",
             (("loss", "tensor(float)"),),
             _ATTRIBUTES,
         ),
@@ -163,8 +169,8 @@ SPECS = [
         storage=_panels_read,
         workspace=_room,
         schema=Schema(
-            "VocabularyLossGradient(x, labels, matrix..., bias?, after...) -> loss, dX: the same, and its gradient by "
-            "x.",
+            "VocabularyLossGradient(x, labels, matrix..., bias?, cap?, after...) -> loss, dX: the same, and its "
+            "gradient by x.",
             (("loss", "tensor(float)"), ("dX", "tensor(float)")),
             _ATTRIBUTES,
         ),
