@@ -34,6 +34,10 @@ SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 DECODERS = {
     "Qwen2, tied": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
     "Llama, untied": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
+    "Gemma 2, capped": (
+        transformers.Gemma2Config,
+        {"head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    ),
 }
 IDS = np.random.default_rng(0).integers(0, WORDS, (1, TOKENS))
 
