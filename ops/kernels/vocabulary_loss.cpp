@@ -5,8 +5,9 @@
 //       The mean of the cross entropy of scores with labels, and its gradient by x. Scores are x, whose rows are
 //       tokens, times the matrix, which has a row for each word or, where `transposed` is 0, a column; plus the bias,
 //       where `biased` is 1; and where `capped` is 1, cap * tanh(score / cap) has a score's place. Labels are int32 or
-//       int64, one for each token; where `ignoring` is 1, those that are `ignore_index` do not count. Where none
-//       counts, the loss is 0, and so is the gradient.
+//       int64, one for each token; where `ignoring` is 1, those that are `ignore_index` do not count: nothing is
+//       computed of tokens before the first that counts, such as a prompt, and behind the last one. Where none counts,
+//       the loss is 0, and so is the gradient.
 //
 // The matrix is float, or codes, scales and, where `zeroed` is 1, zeros of `bits` bits (quantized_rows.h); or handles
 // of what is in a store. Scores are made of some words at a time (`panel_rows`, panels.h) by the runtime's Gemm. Each
@@ -105,7 +106,7 @@ POET_WIDE void finish_all(float* d_x, const float* word, uint64_t count, const F
   write_each(d_x, count, [=](uint64_t i) { return (d_x[i] * share - word[i] * own) * all; });
 }
 
-// Labels of any type, checked; one that does not count is kNone.
+// Labels of any type, checked, from the first that counts to the last; one between that does not count is kNone.
 class Labels {
  public:
   static constexpr uint64_t kNone = ~uint64_t{0};
@@ -121,12 +122,16 @@ class Labels {
       if (is_ignoring_ && label == ignored_) continue;
       if (static_cast<uint64_t>(label) >= words)
         throw Error("label " + std::to_string(label) + " is none of " + std::to_string(words) + " words");
-      ++counted_;
+      if (counted_++ == 0) first_ = t;
+      end_ = t + 1;
     }
   }
 
+  uint64_t first() const { return first_; }
+  uint64_t count() const { return end_ - first_; }
+
   uint64_t operator[](uint64_t token) const {
-    const int64_t label = get(token);
+    const int64_t label = get(first_ + token);
     return is_ignoring_ && label == ignored_ ? kNone : static_cast<uint64_t>(label);
   }
   // How many count, or 1 where none does.
@@ -140,7 +145,7 @@ class Labels {
   const void* data_;
   const bool is_long_, is_ignoring_;
   const int64_t ignored_;
-  uint64_t counted_ = 0;
+  uint64_t counted_ = 0, first_ = 0, end_ = 0;
 };
 
 class VocabularyLoss : public Kernel {
@@ -163,14 +168,20 @@ class VocabularyLoss : public Kernel {
     auto* const loss = static_cast<float*>(context.output(0, Shape(0)));
     float* const d_x = has_gradient_ ? static_cast<float*>(context.output(1, shape)) : nullptr;
     *loss = 0;
-    if (tokens == 0) return;
+    if (d_x != nullptr) {
+      std::fill_n(d_x, labels.first() * width, 0.0F);
+      std::fill(d_x + (labels.first() + labels.count()) * width, d_x + tokens * width, 0.0F);
+    }
     const uint64_t kept = words.is_stored() ? tokens : 1;
-    const Room room(context, words, shape_, tokens, has_gradient_ ? kept : 0);
-    std::fill_n(room.tokens, tokens, Token{0, kNothing, 0});
-    pass(context, words, labels, {static_cast<float*>(x.data), tokens, bias, cap, d_x}, room);
-    if (has_gradient_) finish(words, labels, {nullptr, tokens, nullptr, cap, d_x}, room);
+    const Room room(context, words, shape_, tokens, has_gradient_ ? kept : 0);  // as large in every step
+    if (labels.count() == 0) return;
+    std::fill_n(room.tokens, labels.count(), Token{0, kNothing, 0});
+    const Operands operands{static_cast<float*>(x.data) + labels.first() * width, labels.count(), bias, cap,
+                            d_x == nullptr ? nullptr : d_x + labels.first() * width};
+    pass(context, words, labels, operands, room);
+    if (has_gradient_) finish(words, labels, operands, room);
     double sum = 0;
-    for (uint64_t t = 0; t < tokens; ++t) {
+    for (uint64_t t = 0; t < labels.count(); ++t) {
       const Token& token = room.tokens[t];
       if (labels[t] == Labels::kNone) continue;
       sum += std::log(token.sum) + (static_cast<double>(token.most) - static_cast<double>(token.chosen));

@@ -170,6 +170,17 @@ def test_no_number_is_none_afterwards() -> None:
     assert not gradient[0, ~counted].any()
 
 
+@pytest.mark.parametrize("counted", [slice(0, 1), slice(9, 10), slice(7, 19), slice(22, 23)])
+def test_what_is_before_and_behind_all_labels_that_count_has_no_part(counted: slice) -> None:
+    labels = np.full(TOKENS, IGNORED)
+    labels[counted] = np.arange(TOKENS)[counted]
+    labels[11] = IGNORED
+    x = X.copy()
+    x[0, : counted.start] = x[0, counted.stop :] = np.nan
+    found = run(GIVEN | {"x": x, "labels": labels}, PLAIN)
+    check(found, expected(X, labels, TABLE))
+
+
 def test_where_no_label_counts_there_is_no_loss() -> None:
     loss, gradient = run(GIVEN | {"labels": np.full(TOKENS, IGNORED)}, PLAIN)
     assert loss == 0
