@@ -6,9 +6,9 @@
 A decoder of the shape of Qwen2-0.5B, with so many layers and words and random weights, is exported with transformers
 and rewritten for the stock runtime, one thread, with adapters of rank 8 at every projection and SGD: with floats and
 with `--quantize 4bit`, each all in RAM and with weights in a store, and once with a plan that recomputes. Fresh
-processes then train so many steps on the same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates, saves and
-exports; `step_seconds` is processor time, `read_mib` what a step reads from the store. `digest` is of all losses,
-adapters and moments: where weights are the same, it is.
+processes then train so many steps on the same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a
+process that also evaluates, saves and exports; `step_seconds` is processor time, `read_mib` what a step reads from the
+store. `digest` is of all losses, adapters and moments: where weights are the same, it is.
 """
 
 from __future__ import annotations
