@@ -30,7 +30,7 @@ CASES: list[tuple[Optimizer, dict[str, Any], dict[str, Any]]] = [
 ]
 """An optimizer, what the graph is rewritten for besides, and what the session is asked for."""
 
-USUAL = zip(CASES, ("transformer", "mobilenet", "transformer", "transformer", "transformer"), strict=True)
+USUAL = [(CASES[1], "mobilenet"), (CASES[2], "transformer"), (CASES[3], "transformer")]
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +110,16 @@ def test_what_the_graph_was_not_rewritten_for_is_refused(
     options: dict[str, Any],
     message: str,
 ) -> None:
-    checkpoint = model_path("mobilenet").with_name("checkpoint")
-    file = rewritten("mobilenet", optimizer="adamw", **asked)
+    checkpoint = model_path("transformer").with_name("checkpoint")
+    file = rewritten("transformer", optimizer="adamw", **asked)
     for model in (file, onnx.load(file)):
         with pytest.raises(InputError, match=message):
             TrainingSession(model, checkpoint, **options)
 
 
 def test_gradients_that_have_buffers_are_shown(model_path: Callable[..., Path], rewritten: Callable[..., Path]) -> None:
-    file = rewritten("mobilenet", optimizer="adam", clip_norm=True)
-    session = TrainingSession(file, model_path("mobilenet").with_name("checkpoint"), keep_gradients=True)
+    file = rewritten("transformer", optimizer="adam", clip_norm=True)
+    session = TrainingSession(file, model_path("transformer").with_name("checkpoint"), keep_gradients=True)
     train(session, 1)
     assert len(session.gradients) > 10
     assert all(gradient.any() for name, gradient in session.gradients.items() if name.endswith("weight"))
@@ -129,7 +129,7 @@ def test_the_evaluation_graph_is_looked_for_at_once_and_read_when_it_is_needed(
     model_path: Callable[..., Path], rewritten: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Before hours of training it is said that there is no such file; reading one takes memory that steps may need."""
-    file, checkpoint = rewritten("mobilenet", optimizer="sgd"), model_path("mobilenet").with_name("checkpoint")
+    file, checkpoint = rewritten("transformer", optimizer="sgd"), model_path("transformer").with_name("checkpoint")
     with pytest.raises(InputError, match=r"nowhere\.onnx cannot be read: No such file"):
         TrainingSession(file, checkpoint, eval_model=tmp_path / "nowhere.onnx")
     damaged = tmp_path / "damaged.onnx"
@@ -139,9 +139,9 @@ def test_the_evaluation_graph_is_looked_for_at_once_and_read_when_it_is_needed(
         with pytest.raises(InputError, match=r"damaged\.onnx"):
             use()
     assert session.training
-    evaluated = TrainingSession(file, checkpoint, eval_model=model_path("mobilenet").with_name("eval_model.onnx"))
+    evaluated = TrainingSession(file, checkpoint, eval_model=model_path("transformer").with_name("eval_model.onnx"))
     other = session_of(
-        model_path("mobilenet"), optimizer=SGD(), eval_model=model_path("mobilenet").with_name("eval_model.onnx")
+        model_path("transformer"), optimizer=SGD(), eval_model=model_path("transformer").with_name("eval_model.onnx")
     )
     evaluated.eval()
     other.eval()
@@ -149,7 +149,7 @@ def test_the_evaluation_graph_is_looked_for_at_once_and_read_when_it_is_needed(
 
 
 def test_the_training_api_is_told_that_there_is_an_optimizer(rewritten: Callable[..., Path]) -> None:
-    file = rewritten("mobilenet", optimizer="adamw")
+    file = rewritten("transformer", optimizer="adamw")
     with pytest.raises(InputError, match=r"an optimizer in its step.*train it with poet_onnx\.TrainingSession"):
         training_module(file, None)
 
@@ -157,10 +157,10 @@ def test_the_training_api_is_told_that_there_is_an_optimizer(rewritten: Callable
 def test_damaged_metadata_are_refused(
     model_path: Callable[..., Path], rewritten: Callable[..., Path], tmp_path: Path
 ) -> None:
-    model = onnx.load(rewritten("mobilenet", optimizer="adamw"))
+    model = onnx.load(rewritten("transformer", optimizer="adamw"))
     text = next(entry for entry in model.metadata_props if entry.key == "poet.training")
     whole = text.value
-    parameter = next(iter(session_of(model_path("mobilenet")).parameters))
+    parameter = next(iter(session_of(model_path("transformer")).parameters))
     for damaged, message in (
         (whole[:-5], "is no JSON"),
         (whole.replace(parameter, "nowhere"), "no value in the parameters|no input 'nowhere'"),
@@ -168,7 +168,7 @@ def test_damaged_metadata_are_refused(
         text.value = damaged
         onnx.save(model, tmp_path / "damaged.onnx")
         with pytest.raises(InputError, match=message):
-            TrainingSession(tmp_path / "damaged.onnx", model_path("mobilenet").with_name("checkpoint"))
+            TrainingSession(tmp_path / "damaged.onnx", model_path("transformer").with_name("checkpoint"))
 
 
 IMPORTED = """
