@@ -190,6 +190,18 @@ def verify(**given: Any) -> None:
     help="Also measures the power of every operator and of transfers, by this machine's own meter; some seconds each.",
 )
 @click.option("--meter", type=options.FILE, help="CSV file of an external meter, for `--energy`: time and watts.")
+@click.option(
+    "--by-node",
+    is_flag=True,
+    help="Runs each node alone and never a step, where that does not fit. What was stopped goes on.",
+)
+@click.option(
+    "--merge",
+    type=options.FILE,
+    multiple=True,
+    help="Costs that were measured with `--by-node` for other models: their operators are not measured again. May be "
+    "repeated.",
+)
 @options.options_of_record(RewriteOptions, "threads")
 @options.options_of_record(StepOptions)
 @options.page_dir_option

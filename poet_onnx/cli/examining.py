@@ -193,14 +193,19 @@ def profile(
     page_cache: bool,
     energy: bool,
     meter: Path | None,
+    by_node: bool,
+    merge: tuple[Path, ...],
     page_dir: Path | None,
     force: bool,
     as_json: bool,
     **source: Any,
 ) -> None:
     """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
+    context = click.get_current_context()
     if not energy:
-        _refuse(click.get_current_context(), ("meter",), "needs --energy")
+        _refuse(context, ("meter",), "needs --energy")
+    if not by_node:
+        _refuse(context, ("merge",), "needs --by-node")
     check_writable({"--output": output}, inputs={"MODEL": model}, force=force)
     profiled = load_device(device)
     if profiled.planning_only:
@@ -216,6 +221,9 @@ def profile(
             threads=threads,
             page_cache=page_cache,
             meter=(meter or AUTO) if energy else None,
+            by_node=by_node,
+            merge=merge,
+            journal=output.with_name(f"{output.name}.partial") if by_node else None,
             progress=progress.say,
             **source,
         )

@@ -124,6 +124,13 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
         f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
     )
+    if measured.operators:
+        fitted = measured.fitted_nodes
+        yield (
+            f"by node: {len(measured.operators)} different operators are known, each measured alone; the step is their "
+            f"sum; {len(fitted)} nodes could not run alone and are fitted"
+            + (f", such as {fitted[0]}" if fitted else "")
+        )
     if measured.variants:
         nodes = sum(len(variant) for variant in measured.variants.values())
         yield (
@@ -150,7 +157,9 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
                 f"{bytes_text(int(storage.store.read_bytes_per_second))}/s, and commits in "
                 f"{scaled_text(storage.store.commit_seconds, 's')}"
             )
-    if measured.active_watts is None:
+    if measured.operators:
+        yield "power: not measured by node; energy is modelled from the device's watts"
+    elif measured.active_watts is None:
         yield "power: no meter is readable here; energy is modelled from the device's watts"
     else:
         idle = "" if measured.idle_watts is None else f", {scaled_text(measured.idle_watts, 'W')} idle"

@@ -301,7 +301,10 @@ def _measured_cost(
     watts = step_watts if found.active_watts is None else found.active_watts
     joules = found.seconds * watts + measured.node_overhead_seconds * step_watts
     return NodeCost(
-        seconds, joules, _measured_workspace_bytes(graph, node, found, measured), measured=not found.workspace_estimated
+        seconds,
+        joules,
+        _measured_workspace_bytes(graph, node, found, measured),
+        measured=not (found.workspace_estimated or found.fitted),
     )
 
 

@@ -44,6 +44,7 @@ class NodeMeasurement(Record, strict=True):
         output_bytes: bytes of its outputs, as the runtime reported them.
         workspace_estimated: the node cannot run alone and no rule knows it, so that nothing was counted.
         active_watts: power above idle while it runs; None where it was not measured by itself.
+        fitted: it was not run: its time fits that of nodes of its kind, and its workspace is the rule's.
     """
 
     seconds: _Seconds
@@ -51,6 +52,23 @@ class NodeMeasurement(Record, strict=True):
     output_bytes: _Bytes
     workspace_estimated: bool = False
     active_watts: Annotated[float, Field(ge=0.0, le=1e4)] | None = None
+    fitted: bool = False
+
+
+class OperatorMeasurement(Record, strict=True):
+    """What running an operator alone took, with given attributes, types and shapes.
+
+    Attributes:
+        op_type: its name.
+        seconds: median time of its kernel.
+        workspace_bytes: bytes that the kernel allocated beside its outputs.
+        output_bytes: bytes of its outputs.
+    """
+
+    op_type: _Name
+    seconds: _Seconds
+    workspace_bytes: _Bytes
+    output_bytes: _Bytes
 
 
 class StoreMeasurement(Record, strict=True):
@@ -144,6 +162,8 @@ class MeasuredCosts(Record, strict=True):
         idle_watts: power at rest, from the same meter; None likewise.
         meter: what that is, in words; empty likewise.
         process: what a training process takes there; None if it was not measured.
+        operators: that were measured alone, for this model or others, by a hash of what tells them apart; empty where
+            nodes were measured within steps.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -163,6 +183,13 @@ class MeasuredCosts(Record, strict=True):
     idle_watts: Annotated[float, Field(ge=0.0, le=1e4)] | None = None
     meter: Annotated[str, Field(max_length=300)] = ""
     process: ProcessMeasurement | None = None
+    operators: Mapping[_Fingerprint, OperatorMeasurement] = {}
+
+    @property
+    def fitted_nodes(self) -> tuple[str, ...]:
+        """Return the names of nodes that were not run, whose figures fit those of others."""
+        every = (self.nodes, *self.variants.values())
+        return tuple(dict.fromkeys(name for nodes in every for name, node in nodes.items() if node.fitted))
 
     @model_validator(mode="after")
     def _times_agree(self) -> MeasuredCosts:

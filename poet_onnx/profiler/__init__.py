@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from poet_onnx.choices import AUTO
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.measured import MeasuredCosts, StorageMeasurement
 from poet_onnx.energy import meter_if_any, open_meter, power_at_rest
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.options import TrainGraphOptions
@@ -22,7 +22,10 @@ from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
+from poet_onnx.profiler.by_node import Validity, known_operators, measure_by_node
 from poet_onnx.profiler.energy import Metered, transfer_watts
+from poet_onnx.profiler.journal import Journal
+from poet_onnx.profiler.operators import Alone
 from poet_onnx.profiler.process import measure_process
 from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
 from poet_onnx.profiler.storage import measure_storage
@@ -30,8 +33,11 @@ from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import StepOptions
 from poet_onnx.rewriting.source import normalized
-from poet_onnx.rewriting.variants import variants
+from poet_onnx.rewriting.variants import GraphVariant, variants
 from poet_onnx.runtime import installed_runtime, page_directory
+
+_MOST_SMALL_BYTES = 4 << 20
+"""Of a transfer that is timed where memory is short."""
 
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
 
@@ -47,6 +53,9 @@ def measure(
     seed: int = 0,
     page_cache: bool = False,
     meter: str | os.PathLike[str] | None = None,
+    by_node: bool = False,
+    merge: Sequence[str | os.PathLike[str]] = (),
+    journal: Path | None = None,
     progress: Callable[[str], None] | None = None,
     **given: Any,
 ) -> MeasuredCosts:
@@ -69,6 +78,12 @@ def measure(
             the storage itself.
         meter: of energy: "auto" for the machine's own, or the CSV file of an external one. Every operator and the
             transfers are measured then. None for the machine's own where there is one, and for whole steps alone.
+        by_node: run each node alone, with inputs of its own, and never a step: for machines on which that does not
+            fit. Each different operator is measured once; a node that cannot run alone is fitted, and marked. What a
+            process takes is not measured.
+        merge: files of costs whose operators were measured so, for other models: they are not measured again.
+        journal: file of what was measured so far, for `by_node`: it is gone on with if it is there, and removed at the
+            end. None to note nothing.
         progress: called with what is being done.
         given: what makes the training step, the fields of `StepOptions`, as for `rewrite`.
 
@@ -79,6 +94,8 @@ def measure(
     """
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
+    if by_node and meter is not None:
+        raise InputError("Energy is measured with whole steps, and by node none runs: leave one of the two out.")
     threads = device.compute.threads(threads)
     directory = None if device.storage is None else page_directory(page_dir)
     options = read(StepOptions, "measure", given)
@@ -94,53 +111,77 @@ def measure(
         model = normalized(load_model(model_path), options, forward=forward, threads=threads).model
         updates = OptimizerChoice.read(options).for_model(model)
         first, *others = variants(model, device, target, updates=updates)
-        metered = _opened(meter, report)
-        if metered is not None:
-            held.callback(metered.meter.close)
-        report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
-        runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
-        step = measure_step(first, runs, metered)
-        found = {}
-        for number, variant in enumerate(others, start=1):
-            report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
-            found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step, metered)
-        storage = None
-        if device.storage is not None:
-            report("timing the page directory")
-            storage = measure_storage(directory, page_cache=page_cache, asynchronous=device.storage.asynchronous)
-            if metered is not None and metered.every_operator:
-                report("measuring the energy of transfers")
-                watts = transfer_watts(page_directory(directory), metered, page_cache=page_cache)
-                storage = storage.model_copy(update={"watts": watts})
-        report("training in a process of its own")
-        process = measure_process(
-            model_path,
-            device,
-            target=target,
-            dims=options.dims or {},
-            frozen_batch_norm=options.frozen_batch_norm,
-            threads=threads,
-            page_dir=page_dir,
-        )
         runtime = installed_runtime()
-        return MeasuredCosts(
-            fingerprint=first.graph.fingerprint,
-            device=device.name,
-            target=target,
-            machine=describe_machine(),
-            runtime=f"{runtime.distribution} {runtime.version}",
-            threads=threads,
-            repetitions=repetitions,
-            step_seconds=step.seconds,
-            node_overhead_seconds=step.overhead_seconds,
-            nodes=step.nodes,
-            variants=found,
-            storage=storage,
-            active_watts=step.active_watts,
-            idle_watts=None if metered is None else metered.rest.watts,
-            meter="" if metered is None else metered.meter.name,
-            process=process,
-        )
+        valid = Validity(device.name, target, describe_machine(), f"{runtime.distribution} {runtime.version}", threads)
+        figures: dict[str, Any]
+        if by_node:
+            alone = Alone(repetitions=repetitions, warmup=warmup, threads=threads)
+            with Journal(journal, str(valid), known_operators(merge, valid)) as noted:
+                figures = vars(measure_by_node([first, *others], device, alone, noted, report))
+                report("timing the page directory")
+                figures = {**figures, "storage": _storage(directory, device, None, page_cache=page_cache, small=True)}
+                noted.remove()
+        else:
+            metered = _opened(meter, report)
+            if metered is not None:
+                held.callback(metered.meter.close)
+            runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
+            figures = _measured_steps(first, others, runs, metered, report)
+            report("timing the page directory")
+            figures["storage"] = _storage(directory, device, metered, page_cache=page_cache)
+            report("training in a process of its own")
+            figures["process"] = measure_process(
+                model_path,
+                device,
+                target=target,
+                dims=options.dims or {},
+                frozen_batch_norm=options.frozen_batch_norm,
+                threads=threads,
+                page_dir=page_dir,
+            )
+        return MeasuredCosts(fingerprint=first.graph.fingerprint, repetitions=repetitions, **vars(valid), **figures)
+
+
+def _measured_steps(
+    first: GraphVariant,
+    others: Sequence[GraphVariant],
+    runs: Runs,
+    metered: Metered | None,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return what whole steps took, as fields of `MeasuredCosts`."""
+    report(f"timing {runs.repetitions} steps of {len(first.model.graph)} nodes")
+    step = measure_step(first, runs, metered)
+    found = {}
+    for number, variant in enumerate(others, start=1):
+        report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
+        found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step, metered)
+    return {
+        "step_seconds": step.seconds,
+        "node_overhead_seconds": step.overhead_seconds,
+        "nodes": step.nodes,
+        "variants": found,
+        "active_watts": step.active_watts,
+        "idle_watts": None if metered is None else metered.rest.watts,
+        "meter": "" if metered is None else metered.meter.name,
+    }
+
+
+def _storage(
+    directory: Path | None, device: DeviceProfile, metered: Metered | None, *, page_cache: bool, small: bool = False
+) -> StorageMeasurement | None:
+    """Return what transfers took; None for a device without storage."""
+    if device.storage is None or directory is None:
+        return None
+    storage = measure_storage(
+        directory,
+        page_cache=page_cache,
+        asynchronous=device.storage.asynchronous,
+        most_bytes=_MOST_SMALL_BYTES if small else None,
+    )
+    if metered is None or not metered.every_operator:
+        return storage
+    return storage.model_copy(update={"watts": transfer_watts(directory, metered, page_cache=page_cache)})
 
 
 def _opened(meter: str | os.PathLike[str] | None, report: Callable[[str], None]) -> Metered | None:

@@ -14,6 +14,7 @@ from onnx import ModelProto
 from poet_onnx.costing.measured import StorageMeasurement, StoreMeasurement
 from poet_onnx.errors import InputError
 from poet_onnx.profiler.fitting import fit_latency_and_rate
+from poet_onnx.profiler.store import SIZES_BYTES as STORE_SIZES_BYTES
 from poet_onnx.profiler.store import measure_store
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
@@ -43,6 +44,7 @@ def measure_storage(
     repetitions: int = 7,
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     throttle: Throttle | None = None,
+    most_bytes: int | None = None,
 ) -> StorageMeasurement:
     """Measure write and read rate and latency of a directory's storage, as sessions that page there will see them.
 
@@ -55,11 +57,13 @@ def measure_storage(
         repetitions: of every size; the median counts.
         sizes_bytes: transfer sizes, at least two, multiples of 4.
         throttle: makes the storage slower.
+        most_bytes: larger transfers are left out, also of the store; at least the second size of each.
 
     Raises:
         InputError: the directory does not exist, cannot be written, is in RAM, or is full.
     """
     directory = page_directory(page_dir)
+    sizes_bytes = _no_larger(sizes_bytes, most_bytes)
     taken = []
     for size in sizes_bytes:
         model = transfer_graph(size, 1, Transfers.AWAITED if asynchronous else Transfers.WHOLE)
@@ -76,18 +80,24 @@ def measure_storage(
         wake_seconds=beside if asynchronous else 0.0,
         hand_over_seconds=_hand_over_seconds(directory) if asynchronous else 0.0,
         method="page_cache" if page_cache else "device",
-        store=None if throttle is not None else _store(directory, page_cache=page_cache),
+        store=None if throttle is not None else _store(directory, most_bytes, page_cache=page_cache),
     )
 
 
-def _store(directory: Path, *, page_cache: bool) -> StoreMeasurement:
+def _store(directory: Path, most_bytes: int | None, *, page_cache: bool) -> StoreMeasurement:
     """Measure a store as asked for; what a file system cannot write past the page cache is measured in it."""
+    sizes_bytes = _no_larger(STORE_SIZES_BYTES, most_bytes)
     try:
-        return measure_store(directory, page_cache=page_cache)
+        return measure_store(directory, page_cache=page_cache, sizes_bytes=sizes_bytes)
     except InputError:
         if page_cache:
             raise
-        return measure_store(directory, page_cache=True)
+        return measure_store(directory, page_cache=True, sizes_bytes=sizes_bytes)
+
+
+def _no_larger(sizes_bytes: Sequence[int], most_bytes: int | None) -> Sequence[int]:
+    fitting = [size for size in sizes_bytes if most_bytes is None or size <= most_bytes]
+    return fitting if len(fitting) > 1 else sizes_bytes[:2]
 
 
 def _session(
