@@ -270,7 +270,12 @@ def own_errors() -> Iterator[None]:
         yield
     except (PassError, InvariantError) as problem:
         own = _own_error(problem)
-        raise own from own.__cause__  # as it was raised: its cause must not lead back to it
+        # It leads to what is handled here, which led to it: both would keep the model until garbage is collected.
+        problem.__cause__ = problem.__context__ = None
+        try:
+            raise own from own.__cause__  # as it was raised: its cause must not lead back to it
+        finally:
+            del own
 
 
 def _own_error(problem: BaseException) -> PoetError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,3 +305,17 @@ def test_each_pass_stands_alone(made: Callable[[], PassBase], model_path: Callab
     result = Sequential(made())(model)
     assert result.model is model
     assert not made()(model).modified
+
+
+def test_a_model_that_is_refused_is_let_go_at_once() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Frobnicate(x) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    kept = weakref.ref(model)
+    gc.disable()
+    try:
+        with pytest.raises(InputError):
+            normalize(dims={"nowhere": 2})(model)
+        del model
+        assert kept() is None
+    finally:
+        gc.enable()
