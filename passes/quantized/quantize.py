@@ -45,6 +45,7 @@ class QuantizeWeights(InPlacePass):
         blocks = quantized(array.T if weight.turns else array, self._bits, self._size, name)
         uses = tuple(value.uses())
         del graph.initializers[name]
+        value.const_value = None  # whose name is that of the message that it was read from
         value.name = f"{name}/floats"
         inputs = blocks.write(graph, name)
         attributes = [ir.AttrInt64("axis", 1), ir.AttrInt64("block_size", self._size)]

@@ -137,3 +137,13 @@ def test_operators_of_models_for_generation_are_refused_by_name() -> None:
     model = model_of(nodes, initializers, ("x", TensorProto.FLOAT, (2, 64)), ("y", (2, 32)))
     with pytest.raises(InputError, match=r"GroupQueryAttention in 'attn'.* --quantize 4bit"):
         poet_onnx.train_graph(model, loss="mse", lora=Lora("w", rank=4))
+
+
+def test_a_model_in_memory_stays_as_it_is() -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "w")
+    numbers = numpy_helper.from_array(random(64, 32), "w")
+    model = model_of([node], [numbers], ("x", TensorProto.FLOAT, (2, 64)), ("y", (2, 32)))
+    before = model.SerializeToString()
+    for _ in range(2):
+        poet_onnx.train_graph(model, loss="mse", lora=Lora(("w",), rank=2), quantize="4bit")
+    assert model.SerializeToString() == before
