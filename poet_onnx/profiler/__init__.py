@@ -27,7 +27,7 @@ from poet_onnx.profiler.energy import Metered, transfer_watts
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import Alone
 from poet_onnx.profiler.process import measure_process
-from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
+from poet_onnx.profiler.steps import Runs, measure_step, measure_variant, warn_of_room
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
@@ -122,6 +122,7 @@ def measure(
                 figures = {**figures, "storage": _storage(directory, device, None, page_cache=page_cache, small=True)}
                 noted.remove()
         else:
+            warn_of_room(first.graph, device)
             metered = _opened(meter, report)
             if metered is not None:
                 held.callback(metered.meter.close)

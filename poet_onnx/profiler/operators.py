@@ -176,30 +176,21 @@ def _chain_seconds(nodes: int, alone: Alone) -> float:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), session_options(threads=alone.threads), providers=["CPUExecutionProvider"]
     )
-    run = _bound(session, {names[0]: np.ones(1, np.float32)})
-    taken = [_seconds(run, alone.threads) for _ in range(_CHAIN_RUNS)]
+    feeds = {names[0]: np.ones(1, np.float32)}
+    taken = [_run_seconds(session, feeds, alone.threads) for _ in range(_CHAIN_RUNS)]
     return statistics.median(taken[_CHAIN_RUNS // 2 :])
 
 
-def _bound(session: Any, feeds: Mapping[str, npt.NDArray[np.generic]]) -> Callable[[], object]:
-    """Return what runs a session once; its outputs are let go of at once."""
-
-    def run() -> None:
-        binding = session.io_binding()
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-        for output in session.get_outputs():
-            binding.bind_output(output.name)
-        session.run_with_iobinding(binding)
-
-    return run
-
-
-def _seconds(run: Callable[[], object], threads: int) -> float:
+def _run_seconds(session: Any, feeds: Mapping[str, npt.NDArray[np.generic]], threads: int) -> float:
     """Return what a run takes: with one thread, which never waits, the processor's time, as of whole steps."""
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
     clock = time.thread_time if threads == 1 else time.perf_counter
     start = clock()
-    run()
+    session.run_with_iobinding(binding)
     return clock() - start
 
 
@@ -215,16 +206,15 @@ def _measured(single: SingleNode, alone: Alone, caches: Caches, base_seconds: fl
             peak = counter.transient_peak_bytes
         made = sum(np.asarray(result).nbytes for result in results)
         del results
-        run = _bound(session, feeds)
         for number in range(_MOST_WARMUP):
             faults = _page_faults()
-            run()
+            _run_seconds(session, feeds, alone.threads)
             if number >= alone.warmup and _page_faults() == faults:
                 break  # the heap has what it needs, as in the middle of training
         taken = []
         for _ in range(alone.repetitions):
             caches.empty()
-            taken.append(_seconds(run, alone.threads))
+            taken.append(_run_seconds(session, feeds, alone.threads))
     except Exception:  # noqa: BLE001 -- whatever ONNX Runtime did not like, this node is fitted
         return None
     expected = sum(single.graph.tensors[name].size_bytes for name in single.node.outputs if name)

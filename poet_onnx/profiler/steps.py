@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,16 +13,21 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import NodeMeasurement
 from poet_onnx.energy import run_energy
-from poet_onnx.errors import CheckFailedError
+from poet_onnx.errors import CheckFailedError, PoetWarning
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.profiler.energy import Metered, operator_watts, scale_to_step
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
 from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.runtime.feeds import random_feeds
+from poet_onnx.runtime.memory_left import memory_left
+from poet_onnx.scheduling import SimulatedPlan
 
 _VARIANT_SHARE = 0.5
 """Another variant runs this share of the repetitions: only some of its nodes are new."""
@@ -61,6 +67,26 @@ class MeasuredStep:
     nodes: Mapping[str, NodeMeasurement]
     active_watts: float | None
     watts_scale: float = 1.0
+
+
+def warn_of_room(graph: TrainingGraph, device: DeviceProfile) -> None:
+    """Warn where the unmodified step takes more memory than is left.
+
+    Args:
+        graph: of the step.
+        device: any; what nodes cost plays no part.
+    """
+    problem = ScheduleProblem(graph, cost_table(graph, device))
+    order = [node.name for node in graph.nodes if not node.view]
+    peak_bytes = SimulatedPlan.in_order(problem, order).prediction.step_peak_bytes
+    left = memory_left()
+    if peak_bytes > left.size_bytes:
+        warnings.warn(
+            f"The step takes {peak_bytes:,} bytes as it is, and {max(0, left.size_bytes):,} are left ({left.limit}): "
+            "if it is ended for want of memory, profile with --by-node, which never runs it whole.",
+            PoetWarning,
+            stacklevel=2,
+        )
 
 
 def measure_step(variant: GraphVariant, runs: Runs, metered: Metered | None = None) -> MeasuredStep:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from poet_onnx.profiler import measure
 from poet_onnx.profiler.caches import Caches, largest_cache_bytes
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import with_fitted
+from poet_onnx.profiler.steps import warn_of_room
 from poet_onnx.verification.limits import can_make_cgroup, memory_cgroup
 
 HOST = load_device("host")
@@ -177,6 +179,16 @@ def test_caches_are_emptied_where_a_step_does_not_fit_them(tmp_path: Path) -> No
     caches.empty()
     assert caches.size_bytes == 1 << 20
     assert Caches.of_step([], tmp_path).size_bytes == 0
+
+
+def test_a_step_that_has_no_room_is_warned_of(model_path: Callable[..., Path]) -> None:
+    for batch, warned in ((2, 0), (10**9, 1)):
+        model = load_model(model_path("mlp-mse", batch=2, dynamic=True))
+        normalize(dims={"batch": batch})(model)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn_of_room(extract(model), HOST)
+        assert [("profile with --by-node" in str(each.message)) for each in caught] == [True] * warned
 
 
 def test_by_node_is_asked_for_alone(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
