@@ -23,7 +23,7 @@ from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.profiler.by_node import Validity, known_operators, measure_by_node
-from poet_onnx.profiler.energy import Metered, transfer_watts
+from poet_onnx.profiler.energy import MOST_QUICK_SECONDS, MOST_SECONDS, Metered, transfer_watts
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import Alone
 from poet_onnx.profiler.process import measure_process
@@ -195,7 +195,8 @@ def _opened(meter: str | os.PathLike[str] | None, report: Callable[[str], None])
     if opened is None:
         return None
     report(f"measuring the power at rest by {opened.name}")
-    return Metered(opened, power_at_rest(opened), every_operator=meter is not None)
+    most_seconds = MOST_QUICK_SECONDS if meter is None else MOST_SECONDS
+    return Metered(opened, power_at_rest(opened, most_seconds=most_seconds), every_operator=meter is not None)
 
 
 def describe_machine() -> str:

@@ -19,6 +19,9 @@ from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfe
 _MOST_OPERATOR_SECONDS = 3.0
 """Of one operator's last window: a model has some hundred different ones."""
 
+MOST_SECONDS, MOST_QUICK_SECONDS = 30.0, 3.0
+"""Of the last window of whole steps and of rest: the second where nobody asked for energy."""
+
 _TRANSFER_BYTES = 16 << 20
 
 
@@ -32,6 +35,11 @@ class Metered(NamedTuple):
     meter: Meter
     rest: SteadyPower
     every_operator: bool = False
+
+    @property
+    def most_seconds(self) -> float:
+        """Return how long the last window of whole steps may be."""
+        return MOST_SECONDS if self.every_operator else MOST_QUICK_SECONDS
 
 
 def operator_watts(

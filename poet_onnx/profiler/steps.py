@@ -99,7 +99,11 @@ def measure_step(variant: GraphVariant, runs: Runs, metered: Metered | None = No
     model, graph = variant.model, variant.graph
     feeds = random_feeds(graph, runs.seed)
     half = math.ceil(runs.repetitions / 2)
-    energy_of = None if metered is None else lambda run: run_energy(run, metered.meter, metered.rest)
+    energy_of = (
+        None
+        if metered is None
+        else partial(run_energy, meter=metered.meter, rest=metered.rest, most_seconds=metered.most_seconds)
+    )
     with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
         path = _saved(model, Path(scratch))
         plain = partial(time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from virtual_meter import VirtualMeter
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, load_measured
-from poet_onnx.energy import SteadyPower
+from poet_onnx.energy import SteadyPower, run_energy
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler.energy import Metered, operator_watts, scale_to_step, transfer_watts
+from poet_onnx.profiler.timing import time_steps
+from poet_onnx.runtime.feeds import random_feeds
 
 REST = SteadyPower(watts=2.0, error_watts=0.0, run_seconds=0.05, repetitions=10)
 
@@ -33,6 +36,20 @@ def test_each_different_operator_is_measured_once(model_path: Callable[..., Path
         assert watts == {node.name: 3.0 for node in nodes}
         spent.append(meter.seconds)
     assert spent[0] == spent[1] > 0
+
+
+def test_whole_steps_are_repeated_for_the_meter(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-l1")
+    model = load_model(path)
+    normalize()(model)
+    metered = Metered(VirtualMeter(tick_seconds=0.125, watts=5.0), REST)
+    energy_of = partial(run_energy, meter=metered.meter, rest=metered.rest, most_seconds=metered.most_seconds)
+    feeds = random_feeds(extract(model), 0)
+    steps = time_steps(path, feeds, repetitions=1, warmup=0, threads=1, energy_of=energy_of)
+    assert steps.energy is not None
+    assert steps.energy.watts_above_rest == 3.0
+    assert steps.energy.repetitions >= 10 > len(steps.steps)
+    assert time_steps(path, feeds, repetitions=1, warmup=0, threads=1).energy is None
 
 
 def test_nodes_alone_give_the_power_of_the_step() -> None:
