@@ -113,7 +113,7 @@ def test_files_that_no_check_has_printed_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_trace_keeps_to_its_format_and_to_the_plan(picture: StepPicture) -> None:
-    """Perfetto's own trace processor is no package alone: it loads a program from elsewhere when it is first used."""
+    """What Perfetto's own trace processor finds in it: test_trace_processor.py."""
     events = json.loads(trace_of(picture))["traceEvents"]
     kinds = {"M": {"name", "ph", "pid", "tid", "args"}, "C": {"name", "ph", "pid", "tid", "ts", "args"}}
     kinds["X"] = kinds["C"] | {"cat", "dur"}
