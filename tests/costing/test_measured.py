@@ -55,7 +55,7 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert document["schema_version"] == 2
     counted = {"seconds": 1e-3, "workspace_bytes": 16, "output_bytes": 64, "workspace_estimated": False}
-    assert document["nodes"]["relu"] == counted
+    assert document["nodes"]["relu"] == {**counted, "active_watts": None, "fitted": False}
 
 
 def test_a_form_is_covered_whole_or_not_at_all() -> None:
