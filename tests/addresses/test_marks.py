@@ -54,7 +54,7 @@ def test_steps_are_told_where_requests_do_not_tell(case: str) -> None:
 @pytest.mark.parametrize(
     ("target", "threads", "names"),
     [
-        ("training", 1, ["mobilenet"]),
+        pytest.param("training", 1, ["mobilenet"], marks=pytest.mark.deep),
         pytest.param("stock", 2, ["transformer"], marks=NEEDS_STOCK),
         pytest.param("training", 1, ["transformer"], marks=pytest.mark.deep),
         pytest.param("stock", 2, ["mobilenet"], marks=[pytest.mark.deep, NEEDS_STOCK]),

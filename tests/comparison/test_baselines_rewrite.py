@@ -49,7 +49,8 @@ def test_every_method_runs_and_is_verified(model_path: Callable[..., Path], tmp_
     )
 
 
-@pytest.mark.parametrize(("name", "share"), sampled(CASES, ("unet", "80%")))
+@pytest.mark.deep
+@pytest.mark.parametrize(("name", "share"), CASES)
 def test_no_method_spends_less_than_poet_by_more_than_the_gap(
     model_path: Callable[..., Path], name: str, share: str
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_ram_budget_that_counts_tensors_alone_is_said_to(model_path: Callable[
     rewrite(path, device=bare, target="stock", activation_budget="100%")  # which bounds tensors: no warning
 
 
+@pytest.mark.deep
 def test_a_process_keeps_to_its_budget_and_to_its_prediction(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path = model_path("resnet18")
     rewritten = tmp_path / "rewritten.onnx"
@@ -161,6 +162,7 @@ def test_a_process_above_its_budget_is_told(model_path: Callable[..., Path], tmp
     assert "104,857,600 bytes" in run.problems[0]
 
 
+@pytest.mark.deep
 def test_without_control_groups_the_process_limits_itself(
     model_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_
 from poet_onnx.runtime.feeds import random_feeds
 
 
+@pytest.mark.deep
 def test_a_killed_training_process_leaves_nothing_on_disk(model_path: Callable[..., Path]) -> None:
     row = paging_stress.kills(model_path("transformer"), 2, seed=1)
     assert row["passed"] == "yes", str(row)

@@ -107,6 +107,7 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     assert (found.process.peak_bytes if option == "ram_budget" else found.plan.limits.budget_bytes) == works
 
 
+@pytest.mark.deep
 def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]) -> None:
     """100 % is what the ordered step needs, with what budgets for the stock runtime set aside."""
     path = model_path("densenet")
@@ -143,6 +144,7 @@ def test_more_ram_never_costs_more_whichever_variant_is_the_cheapest(
     assert parts[-1] is None
 
 
+@pytest.mark.deep
 def test_an_interrupt_after_the_first_plan_keeps_it(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

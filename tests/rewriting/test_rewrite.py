@@ -14,7 +14,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
-from deep import sampled
 from onnx_ir.passes import InPlacePass, PassError
 from slow_costs import costs_in_proportion
 
@@ -206,7 +205,8 @@ def test_a_ram_budget_below_what_importing_takes_is_refused_with_that(path: Path
     assert poet_onnx.rewrite(path, device="a72", ram_budget=importing).process.peak_bytes == importing
 
 
-@pytest.mark.parametrize("budget", sampled(["100kB", None], None))
+@pytest.mark.deep
+@pytest.mark.parametrize("budget", ["100kB", None])
 def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(path: Path, budget: str | None) -> None:
     planned = poet_onnx.rewrite(path, target="stock", **OPTIONS)
     besides = planned.process.peak_bytes - planned.rewritten.transient_peak_bytes
