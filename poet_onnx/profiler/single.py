@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from poet_onnx.graph import Node, Tensor, TrainingGraph
-from poet_onnx.runtime import session_options
+from poet_onnx.runtime import count_allocations, session_options
 
 _CONSTANT_BYTES = 64 << 10
 """Initializers up to this size keep their values when a node runs alone: axes, shapes, ratios."""
@@ -70,6 +70,27 @@ class SingleNode:
         return onnxruntime.InferenceSession(
             self._model().SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
+
+    def count(self, session: Any, feeds: Mapping[str, npt.NDArray[np.generic]]) -> int | None:
+        """Run it twice, and return the bytes of its workspace; None where it makes outputs of other sizes.
+
+        What ONNX Runtime does not like is raised as it comes.
+
+        Args:
+            session: of it.
+            feeds: of the session.
+        """
+        session.run(None, feeds)
+        with count_allocations() as counter:
+            results = session.run(None, feeds)
+            peak_bytes = counter.transient_peak_bytes
+        made_bytes = sum(np.asarray(result).nbytes for result in results)
+        return peak_bytes - made_bytes if made_bytes == self.output_bytes and peak_bytes >= made_bytes else None
+
+    @property
+    def output_bytes(self) -> int:
+        """Return what its outputs take."""
+        return sum(self.graph.tensors[name].size_bytes for name in self.node.outputs if name)
 
     def _inputs(self) -> list[Tensor]:
         return [self.graph.tensors[name] for name in dict.fromkeys(self.node.inputs) if name]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.profiler.single import SingleNode, single_nodes
-from poet_onnx.runtime import count_allocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +47,12 @@ def count_workspace(
 
 def _counted_or_known(single: SingleNode, threads: int) -> CountedWorkspace:
     """Return what was counted, otherwise what a rule or an estimate says."""
-    counted = _count(single, threads)
+    feeds = single.feeds()
+    try:
+        counted = single.count(single.session(threads), feeds)
+    except Exception:  # noqa: BLE001 -- whatever ONNX Runtime did not like, the rule remains
+        counted = None
     if counted is not None:
         return CountedWorkspace(counted)
     known_bytes = workspace_bytes(single.graph, single.node, threads=threads)
     return CountedWorkspace(known_bytes, estimated=not has_workspace_rule(single.node))
-
-
-def _count(single: SingleNode, threads: int) -> int | None:
-    """Run a node alone and return its workspace; None if it fails or makes outputs of other sizes."""
-    feeds = single.feeds()
-    try:
-        session = single.session(threads)
-        session.run(None, feeds)
-        with count_allocations() as counter:
-            results = session.run(None, feeds)
-            peak = counter.transient_peak_bytes
-    except Exception:  # noqa: BLE001 -- whatever ONNX Runtime did not like, the rule remains
-        return None
-    made = sum(np.asarray(result).nbytes for result in results)
-    expected = sum(single.graph.tensors[name].size_bytes for name in single.node.outputs if name)
-    return peak - made if made == expected and peak >= made else None
