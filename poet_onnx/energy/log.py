@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 
 from poet_onnx.energy.meters import Mark
 from poet_onnx.errors import CheckFailedError, InputError
@@ -96,15 +95,6 @@ class MeterLog:
 
     def close(self) -> None:
         """End nothing: the file is not kept open."""
-
-    def __enter__(self) -> MeterLog:
-        """Enter."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave."""
 
     def _until(self, seconds: float) -> float:
         """Return the joules from the first row to a moment: trapezoids between the rows."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from poet_onnx.errors import CheckFailedError
 
@@ -72,39 +72,40 @@ class PowerSensor(Protocol):
         """
 
 
-_Self = TypeVar("_Self", bound="Watched")
+class Watched(ABC):
+    """A base of meters that count joules, and must be looked at now and then: a thread does it until they close."""
 
-
-class Watched:
-    """A base of meters that something must be done for now and then: a thread does it until they are closed."""
+    name: str
 
     def __init__(self, period_seconds: float, *, in_background: bool) -> None:
         self._period_seconds = period_seconds
+        self._lock = threading.Lock()
+        self._failure: Exception | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if in_background:
             self._thread = threading.Thread(target=self._watch, name="poet-meter", daemon=True)
             self._thread.start()
 
+    @abstractmethod
     def watch(self) -> None:
-        """Do it."""
-        raise NotImplementedError
+        """Look at it; a failure is noted."""
+
+    def joules(self, start: Mark, end: Mark) -> float:
+        """Return the joules between two moments.
+
+        Raises:
+            CheckFailedError: if the meter could not be read meanwhile.
+        """
+        if self._failure is not None:
+            raise CheckFailedError(f"The meter {self.name} could not be read any more: {self._failure}.")
+        return end.joules - start.joules
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
-
-    def __enter__(self: _Self) -> _Self:
-        """Enter."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _watch(self) -> None:
         while not self._closed.wait(self._period_seconds):
@@ -129,8 +130,6 @@ class SampledMeter(Watched):
         """
         self.name, self.update_seconds = sensor.name, sensor.update_seconds
         self._sensor, self._clock = sensor, clock
-        self._lock = threading.Lock()
-        self._failure: Exception | None = None
         self._watts, self._last, self._joules = sensor.read_watts(), clock(), 0.0
         super().__init__(max(sensor.update_seconds, _LEAST_SAMPLE_SECONDS), in_background=in_background)
 
@@ -155,13 +154,3 @@ class SampledMeter(Watched):
         with self._lock:
             now = self._clock()
             return Mark(now, self._joules + self._watts * (now - self._last))
-
-    def joules(self, start: Mark, end: Mark) -> float:
-        """Return the joules between two moments.
-
-        Raises:
-            CheckFailedError: if the sensor could not be read meanwhile.
-        """
-        if self._failure is not None:
-            raise CheckFailedError(f"The meter {self.name} could not be read any more: {self._failure}.")
-        return end.joules - start.joules

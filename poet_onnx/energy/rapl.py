@@ -9,13 +9,12 @@ memory's, "dram", stand below them and are not part of them; "psys" is a whole p
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from poet_onnx.energy.meters import Mark, Watched
-from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.errors import InputError
 
 _UPDATE_SECONDS = 0.001
 _WATCH_SECONDS = 30.0
@@ -47,8 +46,6 @@ class RaplMeter(Watched):
         self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
         self._last = [int(counter.read_text()) for counter in self._counters]
         self._microjoules, self._clock = 0, clock
-        self._lock = threading.Lock()
-        self._failure: Exception | None = None
         super().__init__(_WATCH_SECONDS, in_background=in_background)
 
     def watch(self) -> None:
@@ -71,16 +68,6 @@ class RaplMeter(Watched):
             except (OSError, ValueError) as error:
                 self._failure = error
             return Mark(self._clock(), self._microjoules * 1e-6)
-
-    def joules(self, start: Mark, end: Mark) -> float:
-        """Return the joules between two moments.
-
-        Raises:
-            CheckFailedError: if a counter could not be read meanwhile.
-        """
-        if self._failure is not None:
-            raise CheckFailedError(f"The meter {self.name} could not be read any more: {self._failure}.")
-        return end.joules - start.joules
 
 
 def rapl_zones(system: Path) -> list[Path]:
