@@ -126,7 +126,7 @@ def fit(**given: Any) -> None:
     is_flag=True,
     help="Also measures what steps of both take, by this machine's own meter, and shows it beside the plan's.",
 )
-@click.option("--meter", type=options.FILE, help="CSV file of an external meter, for `--energy`: time and watts.")
+@options.meter_option
 @click.option(
     "--process",
     "in_process",
@@ -189,7 +189,7 @@ def verify(**given: Any) -> None:
     is_flag=True,
     help="Also measures the power of every operator and of transfers, by this machine's own meter; some seconds each.",
 )
-@click.option("--meter", type=options.FILE, help="CSV file of an external meter, for `--energy`: time and watts.")
+@options.meter_option
 @click.option(
     "--by-node",
     is_flag=True,

@@ -138,6 +138,13 @@ def trace_option(function: _Function) -> _Function:
     return click.option("--trace-out", type=FILE, help=words)(function)
 
 
+def meter_option(function: _Function) -> _Function:
+    """Add --meter."""
+    return click.option("--meter", type=FILE, help="CSV file of an external meter, for `--energy`: time and watts.")(
+        function
+    )
+
+
 def page_dir_option(function: _Function) -> _Function:
     """Add --page-dir."""
     return click.option(

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 DEVICE_KEY, COSTS_KEY, ENERGY_KEY = "poet.device", "poet.costs", "poet.energy_joules"
 
@@ -27,7 +28,7 @@ class PlannedEnergy:
     device: str
 
     @property
-    def origin(self) -> str:
+    def origin(self) -> Literal["measured", "modelled"]:
         """Whether it is "measured" or "modelled"."""
         return "measured" if self.measured else "modelled"
 

@@ -55,7 +55,7 @@ def measure_energy(
         rewritten_seconds=rewritten.seconds,
         repetitions=rewritten.repetitions,
         planned_joules=planned.joules,
-        planned_origin="measured" if planned.measured else "modelled",
+        planned_origin=planned.origin,
         counts_rest=counts_rest,
     )
 
