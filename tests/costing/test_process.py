@@ -221,7 +221,8 @@ def test_a_loss_over_pixels_keeps_to_the_budget_and_grows_no_more(size: int, thr
     assert trial.figures is not None, trial.ending
     peaks = trial.figures["step_peaks_bytes"]
     assert peaks[-1] <= least
-    assert peaks[-1] - peaks[2] < (256 << 10)
+    labels_bytes = 8 * 4 * size * size  # half of it, for a thread that first works in a late step brings its arena
+    assert peaks[-1] - peaks[2] < labels_bytes / 2
 
 
 MEASURED = [("mlp-mse", 1), ("mobilenet", 2), ("bert-2", 1), ("unet", 2), ("gpt", 1)]
