@@ -1,0 +1,30 @@
+"""Write single nodes for the layers of a decoder.
+
+An exporter writes about a hundred nodes for a layer, their gradients are twice as many, and a session keeps some 8 KiB
+for each. The nodes are the training graph's definition, so that all its plans have the same bits. What evaluates and
+what is exported keeps the exporter's nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
+
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.passes.unread import RemoveUnread
+
+
+def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
+    """Write single nodes in a forward graph with static shapes, as far as its nodes are known.
+
+    Args:
+        model: changed in place.
+        trained: names of initializers that are trained.
+    """
+    steps: list[InPlacePass] = []
+    modified = [step(model).modified for step in steps]
+    if any(modified):
+        model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
+        RemoveUnread()(model)
