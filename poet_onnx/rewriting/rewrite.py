@@ -28,7 +28,7 @@ from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
 from poet_onnx.graph.extract.roles import forget_roles
-from poet_onnx.graph.operators.vocabulary import WITH_GRADIENT
+from poet_onnx.graph.operators import spec_of
 from poet_onnx.options import read, taking
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
@@ -291,8 +291,8 @@ def _rewritten(
 
 
 def _is_planned(node: ir.Node) -> bool:
-    """Return whether a node is of a rewritten model: of our operators a training graph has the loss alone."""
-    return node.domain == POET_DOMAIN and node.op_type != WITH_GRADIENT
+    """Return whether a node is of a rewritten model: of our operators a training graph has few."""
+    return node.domain == POET_DOMAIN and not spec_of(node.domain, node.op_type).of_graphs
 
 
 def _carry_out(answer: Answer, region_bytes: int) -> None:

@@ -214,6 +214,7 @@ class OpSpec:
         cpu_kernel: onnxruntime-training 1.19.2 has a kernel for the CPU.
         variant: the declaration that holds instead where a node's attributes make another operator of it, or None.
         planned: stands in a rewritten model only: a model that has it is no model to plan.
+        of_graphs: of domain `poet`, but a training graph has it before it is rewritten.
         schema: of an operator of domain `poet`.
     """
 
@@ -241,6 +242,7 @@ class OpSpec:
     cpu_kernel: bool = True
     variant: Callable[[Mapping[str, Any]], OpSpec | None] | None = None
     planned: bool = False
+    of_graphs: bool = False
     schema: Schema | None = None
 
 

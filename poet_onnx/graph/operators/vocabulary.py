@@ -168,6 +168,7 @@ SPECS = [
         work=_work,
         storage=_panels_read,
         workspace=_room,
+        of_graphs=True,
         schema=Schema(
             "VocabularyLossGradient(x, labels, matrix..., bias?, cap?, after...) -> loss, dX: the same, and its "
             "gradient by x.",
