@@ -69,6 +69,13 @@ bool NodeInfo::optional_int(const char* attribute, int64_t* value) const {
   return api_.succeeded(api_.kernel_info_get_int(raw_, attribute, value));
 }
 
+float NodeInfo::require_float(const char* attribute) const {
+  float value = 0;
+  if (!api_.succeeded(api_.kernel_info_get_float(raw_, attribute, &value)))
+    throw Error(std::string("the float attribute '") + attribute + "' is missing");
+  return value;
+}
+
 int64_t NodeInfo::require_int(const char* attribute) const {
   int64_t value = 0;
   if (!optional_int(attribute, &value))

@@ -40,6 +40,7 @@ class NodeInfo {
   // An address that is the same for all nodes of a session, and in no other living session; nullptr where unknown.
   const void* session() const;
   std::string name() const;
+  float require_float(const char* attribute) const;
   int64_t require_int(const char* attribute) const;
   uint64_t require_nonnegative(const char* attribute) const;
   bool optional_int(const char* attribute, int64_t* value) const;  // false where it is absent
@@ -156,6 +157,9 @@ extern const OpDefinition kGatherGradient;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;
+extern const OpDefinition kRmsNormalize;
+extern const OpDefinition kRmsNormalizeGradient;
+extern const OpDefinition kRmsNormalizeScaleGradient;
 extern const OpDefinition kLoadStored;
 extern const OpDefinition kGatherStored;
 extern const OpDefinition kUpdateStoredSgd;

@@ -41,6 +41,7 @@ struct Api {
   OrtStatus* (*get_dimensions)(const OrtTensorTypeAndShapeInfo*, int64_t*, size_t);
   void (*release_tensor_type_and_shape_info)(OrtTensorTypeAndShapeInfo*);
 
+  OrtStatus* (*kernel_info_get_float)(const OrtKernelInfo*, const char* name, float*);
   OrtStatus* (*kernel_info_get_int)(const OrtKernelInfo*, const char* name, int64_t*);
   OrtStatus* (*kernel_info_get_ints)(const OrtKernelInfo*, const char* name, int64_t*, size_t*);
   OrtStatus* (*kernel_info_get_input_type_info)(const OrtKernelInfo*, size_t index, OrtTypeInfo**);

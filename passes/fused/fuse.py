@@ -13,6 +13,9 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.passes.casts import MergeCasts
+from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
+from poet_onnx.passes.normalize import FoldShapes
 from poet_onnx.passes.unread import RemoveUnread
 
 
@@ -23,7 +26,10 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         model: changed in place.
         trained: names of initializers that are trained.
     """
-    steps: list[InPlacePass] = []
+    plain: list[InPlacePass] = [MergeCasts(), FoldShapes()]
+    for step in plain:
+        step(model)
+    steps: list[InPlacePass] = [UseRmsNormalize(trained)]
     modified = [step(model).modified for step in steps]
     if any(modified):
         model.graph.opset_imports[POET_DOMAIN] = POET_VERSION

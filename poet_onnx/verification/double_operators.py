@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators import vocabulary
+from poet_onnx.graph.operators import normalization, vocabulary
 
 Array = npt.NDArray[Any]
 Inputs = Sequence["Array | None"]
@@ -121,6 +121,12 @@ def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return (y if bias is None else y + bias, mean, inverse)
 
 
+def _rms_normalize(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x = needed(inputs, 0)
+    inverse = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + attributes["epsilon"])
+    return x * inverse * needed(inputs, 1), inverse
+
+
 def _lp_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x, p, axis = needed(inputs, 0), attributes.get("p", 2), attributes.get("axis", -1)
     length = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
@@ -213,6 +219,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "LpNormalization"): _lp_norm,
     ("", "SoftmaxCrossEntropyLoss"): _cross_entropy,
     (_CONTRIBUTED, "SoftmaxCrossEntropyLossInternal"): _cross_entropy,
+    (POET_DOMAIN, normalization.RMS_NORMALIZE): _rms_normalize,
     (POET_DOMAIN, vocabulary.WITH_GRADIENT): _vocabulary_loss,
     (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,
     (_CONTRIBUTED, "BiasGelu"): _gelu,

@@ -129,6 +129,13 @@ CASES = {
     "RectifierGradient": Case(
         "RectifierGradient", (floats(COUNT), floats(COUNT), np.zeros(1, np.float32)), (FLOAT,), {}
     ),
+    "RmsNormalize": Case("RmsNormalize", (floats(150, 330), floats(330)), (FLOAT,) * 2, {"epsilon": 1e-5}),
+    "RmsNormalizeGradient": Case(
+        "RmsNormalizeGradient", (floats(150, 330), floats(150, 330), floats(330), floats(150, 1)), (FLOAT,), {}
+    ),
+    "RmsNormalizeScaleGradient": Case(
+        "RmsNormalizeScaleGradient", (floats(150, 330), floats(150, 330), floats(150, 1)), (FLOAT,), {}
+    ),
     "RectifierGradient that leaks": Case(
         "RectifierGradient", (floats(COUNT), floats(COUNT), np.full(1, 0.1, np.float32)), (FLOAT,), {}
     ),

@@ -67,6 +67,7 @@ class Model:
             self._update,
             self._normalize,
             self._normalize_rows,
+            self._normalize_by_root,
             self._depthwise,
             self._drop,
             self._unpool,
@@ -114,7 +115,7 @@ class Model:
         return self._random.choice(EDGES) if self._is_wrong() else number
 
     def _add(
-        self, op_type: str, inputs: list[str], outputs: list[tuple[int, Shape]], **attributes: int | Shape
+        self, op_type: str, inputs: list[str], outputs: list[tuple[int, Shape]], **attributes: float | Shape
     ) -> list[str]:
         """Add a node, and return the names of what it makes."""
         if len(inputs) > 1 and self._is_wrong():
@@ -125,6 +126,8 @@ class Model:
         for name, value in attributes.items():
             if isinstance(value, int):
                 given[name] = self._number(value)
+            elif isinstance(value, float):
+                given[name] = value
             else:
                 given[name] = [self._number(size) for size in value]
                 if self._is_wrong():
@@ -224,6 +227,15 @@ class Model:
         kinds = (shape, shape, shape[axis:], per_row, per_row)
         made = [(FLOAT, shape), (FLOAT, shape[axis:]), (FLOAT, shape[axis:])]
         self._add("LayerNormalizeGradient", [self._input(FLOAT, kind) for kind in kinds], made)
+
+    def _normalize_by_root(self) -> None:
+        shape = self._shape(self._random.randint(1, 4))
+        rows = (*shape[:-1], 1)
+        x, scale = self._input(FLOAT, shape), self._input(FLOAT, shape[-1:])
+        _, inverse = self._add("RmsNormalize", [x, scale], [(FLOAT, shape), (FLOAT, rows)], epsilon=0.5)
+        d_y = self._input(FLOAT, shape)
+        self._add("RmsNormalizeGradient", [d_y, x, scale, inverse], [(FLOAT, shape)])
+        self._add("RmsNormalizeScaleGradient", [d_y, x, inverse], [(FLOAT, shape[-1:])])
 
     def _rectify(self) -> None:
         shape = self._shape()

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 from lowering_runs import run_step
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.gradients.differentiate import differentiate
 
 Array = npt.NDArray[Any]
@@ -106,7 +107,8 @@ def forward(case: Case, arrays: Mapping[str, Array], weights: Array) -> onnx.Mod
             for name, array in {**arrays, **constants, "weights": weights}.items()
         ],
     )
-    imports = [onnx.helper.make_opsetid("", case.opset), onnx.helper.make_opsetid("com.microsoft", 1)]
+    imports = [onnx.helper.make_opsetid("", case.opset)]
+    imports += [onnx.helper.make_opsetid(domain, 1) for domain in ("com.microsoft", POET_DOMAIN)]
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.graph.operators.normalization import RMS_NORMALIZE
 
 
 @gradient_of("BatchNormInternal", domain=MICROSOFT_DOMAIN, stops=(3, 4))
@@ -64,3 +66,14 @@ def layer_normalization(builder: GradientBuilder) -> None:
     )
     for index, gradient in enumerate(gradients):
         builder.send(index, gradient)
+
+
+@gradient_of(RMS_NORMALIZE, domain=POET_DOMAIN)
+def rms_normalization(builder: GradientBuilder) -> None:
+    """Differentiate with the inverse root mean square that the forward node saved."""
+    gradient, x, inverse = builder.gradient(), builder.input(0), builder.output(1)
+    if builder.wants(1):
+        builder.send(1, builder.op("RmsNormalizeScaleGradient", gradient, x, inverse, domain=POET_DOMAIN))
+    if builder.wants(0):
+        made = builder.op("RmsNormalizeGradient", gradient, x, builder.input(1), inverse, domain=POET_DOMAIN)
+        builder.send(0, made)

@@ -13,7 +13,10 @@ from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
 from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_input, per_output, shape_bytes
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Check, OpSpec, Schema, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
+
+RMS_NORMALIZE = "RmsNormalize"
+"""Normalization by the root mean square, in one node."""
 
 _FLOPS, _GRADIENT_FLOPS = per_input(6), per_input(10)
 _F32 = "tensor(float)"
@@ -32,6 +35,27 @@ def _layer_norm(context: ShapeContext) -> list[TensorType]:
     dtype = ir.DataType(context.integer("stash_type", int(FLOAT)))
     statistic = TensorType(dtype, data.shape[:axis] + (1,) * (len(data.shape) - axis))
     return [data, statistic] if context.op_type.startswith("Simplified") else [data, statistic, statistic]
+
+
+def _rms_norm(context: ShapeContext) -> list[TensorType]:
+    data = context.type(0)
+    return [data, TensorType(FLOAT, (*data.shape[:-1], 1))]
+
+
+def _rms_scale(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(FLOAT, context.type(0).shape[-1:])]
+
+
+def _rms_rows(data: int, per_column: Sequence[int], per_row: Sequence[int]) -> Check:
+    """Return a check of rows along the last axis of floats, of which there is one at least."""
+
+    def check(context: ShapeContext) -> None:
+        kind = context.type(data)
+        if kind.dtype != FLOAT or not kind.shape[-1:] or not kind.shape[-1]:
+            raise RuleError(f"{said(context, data)} must be rows of floats")
+        _rows(data, per_column, per_row)(context)
+
+    return check
 
 
 def _channels(*indices: int) -> Check:
@@ -169,6 +193,43 @@ SPECS = [
         shape=like(0, 2, 3),
         check=both(same_shape(0, 1), _rows(1, (2, 3), (4,))),
         work=_GRADIENT_FLOPS,
+    ),
+    OpSpec(
+        RMS_NORMALIZE,
+        POET_DOMAIN,
+        shape=_rms_norm,
+        check=_rms_rows(0, (1,), ()),
+        work=_FLOPS,
+        workspace=nothing,
+        schema=Schema(
+            "RmsNormalize(X, scale) -> (Y, inverse): divides rows by their root mean square, and keeps its inverse.",
+            (("Y", _F32), ("inverse", _F32)),
+            (Attribute("epsilon", "FLOAT", "What is added to the mean square."),),
+        ),
+    ),
+    OpSpec(
+        "RmsNormalizeGradient",
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        check=both(same_shape(0, 1), _rms_rows(0, (2,), (3,))),
+        work=_GRADIENT_FLOPS,
+        workspace=nothing,
+        schema=Schema(
+            "RmsNormalizeGradient(dY, X, scale, inverse) -> dX: the gradient of RmsNormalize.", (("dX", _F32),)
+        ),
+    ),
+    OpSpec(
+        "RmsNormalizeScaleGradient",
+        POET_DOMAIN,
+        shape=_rms_scale,
+        check=both(same_shape(0, 1), _rms_rows(0, (), (2,))),
+        work=per_input(3),
+        workspace=nothing,
+        schema=Schema(
+            "RmsNormalizeScaleGradient(dY, X, inverse) -> dScale: the gradient of RmsNormalize by the scale.",
+            (("dScale", _F32),),
+        ),
     ),
     OpSpec("InstanceNormalization", work=_FLOPS, workspace=nothing),
     # ONNX has no shape inference for some versions of these two.

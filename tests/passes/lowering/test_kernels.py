@@ -18,7 +18,11 @@ DOUBLE = 11
 X, C = (2, 6, 5, 4), (6,)
 ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
-ATTRIBUTES = {"DepthwiseDataGradient": {"image": [5, 4], **WINDOW}, "DepthwiseWeightGradient": WINDOW}
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "DepthwiseDataGradient": {"image": [5, 4], **WINDOW},
+    "DepthwiseWeightGradient": WINDOW,
+    "RmsNormalize": {"epsilon": 1e-6},
+}
 OUTPUTS = {
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
@@ -26,6 +30,9 @@ OUTPUTS = {
     "DepthwiseWeightGradient": [("dw", FLOAT, (6, 1, 3, 3))],
     "LayerNormalizeGradient": [("dx", FLOAT, ROWS), ("ds", FLOAT, COLUMNS), ("db", FLOAT, COLUMNS)],
     "RectifierGradient": [("dx", FLOAT, X)],
+    "RmsNormalize": [("y", FLOAT, ROWS), ("inverse", FLOAT, PER_ROW)],
+    "RmsNormalizeGradient": [("dx", FLOAT, ROWS)],
+    "RmsNormalizeScaleGradient": [("ds", FLOAT, COLUMNS)],
 }
 INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalize": [X, C, C, C, C, (3,)],
@@ -34,6 +41,9 @@ INPUTS: dict[str, list[tuple[int, ...]]] = {
     "DepthwiseWeightGradient": [X, X],
     "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
     "RectifierGradient": [X, X, ()],
+    "RmsNormalize": [ROWS, COLUMNS],
+    "RmsNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW],
+    "RmsNormalizeScaleGradient": [ROWS, ROWS, PER_ROW],
 }
 
 
@@ -91,6 +101,9 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("RectifierGradient", 1, DOUBLE, X, "element type 11"),
         ("RectifierGradient", 0, FLOAT, (2, 6, 4, 5), "two alike and one number"),
         ("RectifierGradient", 2, FLOAT, (2,), "two alike and one number"),
+        ("RmsNormalizeGradient", 0, DOUBLE, ROWS, "must be rows of floats"),
+        ("RmsNormalizeGradient", 1, FLOAT, (2, 3, 41), "input 1 .* must be 240 floats"),
+        ("RmsNormalizeGradient", 3, FLOAT, (2, 2, 1), "input 3 .* must be 6 floats"),
     ],
 )
 def test_unfit_inputs_are_refused(op_type: str, index: int, dtype: int, shape: tuple[int, ...], message: str) -> None:
@@ -126,7 +139,10 @@ def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
         assert memory.allocated_bytes == sum(result.nbytes for result in results)
 
 
-@pytest.mark.parametrize("op_type", ["BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient"])
+@pytest.mark.parametrize(
+    "op_type",
+    ["BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient", "RmsNormalizeGradient"],
+)
 def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str) -> None:
     names = [f"x{index}" for index in range(len(INPUTS[op_type]))]
     named = [(name, FLOAT, list(shape)) for name, shape in zip(names, INPUTS[op_type], strict=True)]

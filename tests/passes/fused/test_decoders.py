@@ -1,0 +1,108 @@
+"""Decoders of transformers, as both exporters write them: single nodes, and the gradients of torch in float64.
+
+These are deep tests: exporting a decoder takes seconds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from export_models import quiet
+from forward_models import step
+from single_nodes import distance
+from torch import nn
+
+import poet_onnx
+from poet_onnx import Lora
+from poet_onnx.description.metadata import POET_DOMAIN
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import transformers
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.deep]
+WORDS, TOKENS, ERROR = 300, 12, 1e-5
+SIZES = {"vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+HEADS: dict[str, Any] = {"head_dim": 16}
+DECODERS: dict[str, tuple[type[transformers.PretrainedConfig], dict[str, Any], Counter[str]]] = {
+    "Qwen2": (transformers.Qwen2Config, {}, Counter(RmsNormalize=5)),
+    "Qwen3": (transformers.Qwen3Config, HEADS, Counter(RmsNormalize=9)),
+    "Llama": (transformers.LlamaConfig, {}, Counter(RmsNormalize=5)),
+    "Gemma": (transformers.GemmaConfig, HEADS, Counter(RmsNormalize=5)),
+    "Gemma 2": (transformers.Gemma2Config, HEADS, Counter(RmsNormalize=9)),
+    "Gemma 3": (transformers.Gemma3TextConfig, {**HEADS, "sliding_window": 8}, Counter(RmsNormalize=13)),
+    "Phi-3": (transformers.Phi3Config, {}, Counter(RmsNormalize=5)),
+}
+"""Configurations, and what becomes single nodes in two layers and behind them."""
+
+NODES = ("RmsNormalize",)
+
+
+class Scores(nn.Module):
+    """A decoder without a cache."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the scores of the next token at each place."""
+        scores: torch.Tensor = self.net(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+        return scores
+
+
+def made(config: type[transformers.PretrainedConfig], own: dict[str, Any]) -> Scores:
+    torch.manual_seed(0)
+    settings = config(**SIZES, **own, use_cache=False, attn_implementation="eager")
+    net = transformers.AutoModelForCausalLM.from_config(settings).float().eval()
+    for parameter in net.parameters():
+        if parameter.ndim == 1:
+            nn.init.normal_(parameter, float(parameter.detach().mean()), 0.1)
+    return Scores(net)
+
+
+def with_adapters(net: Scores, values: dict[str, np.ndarray[Any, Any]]) -> dict[str, torch.Tensor]:
+    """Put adapters beside a net's layers in float64; return their matrices."""
+    leaves = {name: torch.tensor(array.astype(np.float64), requires_grad=True) for name, array in values.items()}
+    for name, leaf in leaves.items():
+        if name.endswith(".lora_A"):
+            layer, other = net.get_submodule(name.removesuffix(".lora_A")), leaves[f"{name[:-1]}B"]
+            layer.register_forward_hook(lambda _, given, y, a=leaf, b=other: y + 2 * (given[0] @ a @ b))
+    return leaves
+
+
+@pytest.mark.parametrize("exporter", ["older", "dynamo"])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_adapters_get_the_gradients_of_torch(kind: str, exporter: str, tmp_path: Path) -> None:
+    config, own, expected = DECODERS[kind]
+    net, ids = made(config, own), np.random.default_rng(0).integers(3, WORDS, (1, TOKENS))
+    names: dict[str, Any] = {"input_names": ["ids"], "output_names": ["scores"]}
+    how: dict[str, Any] = {"external_data": False, "dynamo": False, "opset_version": 17, "do_constant_folding": False}
+    if exporter == "dynamo":
+        how = {"external_data": False, "dynamo": True, "opset_version": 18}
+    with quiet():
+        torch.onnx.export(net, (torch.tensor(ids),), str(tmp_path / "net.onnx"), **how, **names)
+    graph = poet_onnx.train_graph(tmp_path / "net.onnx", loss="causal-lm", lora=Lora("*_proj.weight", rank=4, alpha=8))
+    found = Counter(node.op_type for node in graph.training.graph if node.domain == POET_DOMAIN)
+    assert Counter({name: found[name] for name in NODES}) == expected
+    random = np.random.default_rng(1)
+    values = {
+        name: (random.standard_normal(array.shape) / 4).astype(np.float32) for name, array in graph.values.items()
+    }
+    loss, gradients = step(replace(graph, values=values), ids=ids, labels=ids)
+    leaves = with_adapters(net.double(), values)
+    scores = net(torch.tensor(ids))[:, :-1].flatten(0, 1)
+    exact = nn.functional.cross_entropy(scores, torch.tensor(ids[:, 1:]).flatten())
+    exact.backward()
+    assert abs(loss - exact.item()) <= 1e-6 * exact.item()
+    for name, leaf in leaves.items():
+        assert leaf.grad is not None
+        assert distance(gradients[name], leaf.grad.numpy()) <= ERROR, name
