@@ -226,6 +226,12 @@ void infer_from_input(const Api& api, const OrtShapeInferContext* context) {
   api.check(api.infer_set_output(context, 0, info));
 }
 
+void infer_two_from_input(const Api& api, const OrtShapeInferContext* context) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // likewise
+  if (!api.succeeded(api.infer_get_input(context, 0, &info)) || info == nullptr) return;
+  for (size_t output : {0, 1}) api.check(api.infer_set_output(context, output, info));
+}
+
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) {
   const OrtOpAttr* attribute = nullptr;
   size_t bytes = 0;

@@ -109,7 +109,8 @@ bool read_flag(const Context& context, size_t index);
 // Whether output 0 shares input 0's buffer.
 enum class Sharing {
   kNone,
-  kAllowed,  // where nobody reads the input afterwards
+  kAllowed,       // where nobody reads the input afterwards
+  kAllowedTwice,  // likewise, and output 1 that of input 1
   kAlways,
 };
 
@@ -153,6 +154,8 @@ extern const OpDefinition kCrossEntropyGradient;
 extern const OpDefinition kDepthwiseDataGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kExponentiate;
+extern const OpDefinition kGatedActivate;
+extern const OpDefinition kGatedActivateGradient;
 extern const OpDefinition kGatherGradient;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
@@ -185,10 +188,11 @@ extern const OpDefinition kCompareConvolution;
 extern const OpDefinition kVocabularyLoss;
 extern const OpDefinition kVocabularyLossGradient;
 
-// Shape inference: nothing is said beyond what the model says / the output is what input 0 is / is of these attributes'
-// type and shape / is one int64 / one bool.
+// Shape inference: nothing is said beyond what the model says / the output is what input 0 is / so are two / is of
+// these attributes' type and shape / is one int64 / one bool.
 void infer_nothing(const Api& api, const OrtShapeInferContext* context);
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);
+void infer_two_from_input(const Api& api, const OrtShapeInferContext* context);
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);
 void infer_flag(const Api& api, const OrtShapeInferContext* context);

@@ -1,5 +1,5 @@
-// e to the power of a float, and its hyperbolic tangent, in loops that compilers turn into vector code: the bits are
-// the same on every machine.
+// e to the power of a float, its hyperbolic tangent and its error function, in loops that compilers turn into vector
+// code: the bits are the same on every machine.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,38 @@ inline float hyperbolic_tangent(float x) {
   y = y * square - 3.33332819422e-1F;
   const float near = y * square * x + x, far = (1.0F - power) / (1.0F + power);
   return size < kSmall ? near : (x < 0 ? -far : far);
+}
+
+// 1 less the error function of what is 0 or more, to about 2e-7: polynomials (erfcf of the same library).
+inline float error_complement(float x) {
+  constexpr float kSmall = 1.0F, kLarge = 2.0F;
+  const float square = x * x, inverse = 1.0F / x, y = inverse * inverse;
+  float small = 7.853861353153693e-5F;
+  small = small * square - 8.010193625184903e-4F;
+  small = small * square + 5.188327685732524e-3F;
+  small = small * square - 2.685381193529856e-2F;
+  small = small * square + 1.128358514861418e-1F;
+  small = small * square - 3.761262582423300e-1F;
+  small = small * square + 1.128379165726710F;
+  float middle = 2.326819970068386e-2F;
+  middle = middle * y - 1.387039388740657e-1F;
+  middle = middle * y + 3.687424674597105e-1F;
+  middle = middle * y - 5.824733027278666e-1F;
+  middle = middle * y + 6.210004621745983e-1F;
+  middle = middle * y - 4.944515323274145e-1F;
+  middle = middle * y + 3.404879937665872e-1F;
+  middle = middle * y - 2.741127028184656e-1F;
+  middle = middle * y + 5.638259427386472e-1F;
+  float large = -1.047766399936249e1F;
+  large = large * y + 1.297719955372516e1F;
+  large = large * y - 7.495518717768503F;
+  large = large * y + 2.921019019210786F;
+  large = large * y - 1.015265279202700F;
+  large = large * y + 4.218463358204948e-1F;
+  large = large * y - 2.820767439740514e-1F;
+  large = large * y + 5.641895067754075e-1F;
+  const float far = exponential(-square) * inverse * (x < kLarge ? middle : large);
+  return x < kSmall ? 1.0F - x * small : far;
 }
 
 }  // namespace poet

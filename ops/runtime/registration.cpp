@@ -76,6 +76,14 @@ size_t share_first(int** inputs, int** outputs) {
   return 1;
 }
 
+// And output 1 that of input 1.
+size_t share_first_two(int** inputs, int** outputs) {
+  static int first_two[] = {0, 1};
+  *inputs = first_two;
+  *outputs = first_two;
+  return 2;
+}
+
 void release_nothing(int*, int*) {}
 
 Op make_op(const OpDefinition& definition, const OpSet& set) {
@@ -107,6 +115,9 @@ Op make_op(const OpDefinition& definition, const OpSet& set) {
   op.InferOutputShapeFn = infer;
   if (definition.sharing == Sharing::kAllowed) {
     op.GetMayInplace = share_first;
+    op.ReleaseMayInplace = release_nothing;
+  } else if (definition.sharing == Sharing::kAllowedTwice) {
+    op.GetMayInplace = share_first_two;
     op.ReleaseMayInplace = release_nothing;
   } else if (definition.sharing == Sharing::kAlways) {
     op.GetAliasMap = share_first;
@@ -146,6 +157,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kDepthwiseDataGradient,
                                            &kDepthwiseWeightGradient,
                                            &kExponentiate,
+                                           &kGatedActivate,
+                                           &kGatedActivateGradient,
                                            &kGatherGradient,
                                            &kLayerNormalizeGradient,
                                            &kMaxPoolGradient,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators import normalization, vocabulary
+from poet_onnx.graph.operators import activations, normalization, vocabulary
 
 Array = npt.NDArray[Any]
 Inputs = Sequence["Array | None"]
@@ -176,6 +176,14 @@ def _erf(x: Array) -> Array:
     return np.asarray(_ERF(x / math.sqrt(2.0)))
 
 
+def _gated_activate(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    gate, up = needed(inputs, 0), needed(inputs, 1)
+    kind = activations.ACTIVATIONS[attributes["activation"]]
+    if kind == "silu":
+        return (gate / (1 + np.exp(-gate)) * up,)
+    return (_gelu([gate], {"approximate": "tanh" if kind == "gelu_tanh" else "none"})[0] * up,)
+
+
 def _fast_gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return _gelu(inputs, {**attributes, "approximate": "tanh"})
 
@@ -219,6 +227,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "LpNormalization"): _lp_norm,
     ("", "SoftmaxCrossEntropyLoss"): _cross_entropy,
     (_CONTRIBUTED, "SoftmaxCrossEntropyLossInternal"): _cross_entropy,
+    (POET_DOMAIN, activations.GATED_ACTIVATE): _gated_activate,
     (POET_DOMAIN, normalization.RMS_NORMALIZE): _rms_normalize,
     (POET_DOMAIN, vocabulary.WITH_GRADIENT): _vocabulary_loss,
     (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,

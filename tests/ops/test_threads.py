@@ -87,6 +87,10 @@ CASES = {
         (FLOAT,) * 3,
         {},
     ),
+    "GatedActivate": Case("GatedActivate", (floats(COUNT), floats(COUNT)), (FLOAT,), {"activation": 0}),
+    "GatedActivateGradient": Case(
+        "GatedActivateGradient", (floats(COUNT), floats(COUNT), floats(COUNT)), (FLOAT,) * 2, {"activation": 2}
+    ),
     "GatherGradient": Case(
         "GatherGradient", (places(90, 1500), floats(1500, 300)), (FLOAT,), {"shape": [700, 300], "axis": 0}
     ),

@@ -68,6 +68,7 @@ class Model:
             self._normalize,
             self._normalize_rows,
             self._normalize_by_root,
+            self._activate,
             self._depthwise,
             self._drop,
             self._unpool,
@@ -236,6 +237,12 @@ class Model:
         d_y = self._input(FLOAT, shape)
         self._add("RmsNormalizeGradient", [d_y, x, scale, inverse], [(FLOAT, shape)])
         self._add("RmsNormalizeScaleGradient", [d_y, x, inverse], [(FLOAT, shape[-1:])])
+
+    def _activate(self) -> None:
+        shape, kind = self._shape(), self._random.randint(0, 2)
+        d_y, gate, up = (self._input(FLOAT, shape) for _ in range(3))
+        self._add("GatedActivate", [gate, up], [(FLOAT, shape)], activation=kind)
+        self._add("GatedActivateGradient", [d_y, gate, up], [(FLOAT, shape)] * 2, activation=kind)
 
     def _rectify(self) -> None:
         shape = self._shape()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.graph.operators.activations import GATED_ACTIVATE
 
 
 @gradient_of("Relu", "Sigmoid", "Tanh")
@@ -102,3 +104,12 @@ def softsign(builder: GradientBuilder) -> None:
     x = builder.input(0)
     root = builder.op("Add", builder.op("Abs", x), builder.number(1, x))
     builder.send(0, builder.op("Div", builder.gradient(), builder.op("Mul", root, root)))
+
+
+@gradient_of(GATED_ACTIVATE, domain=POET_DOMAIN)
+def gated_activation(builder: GradientBuilder) -> None:
+    """Differentiate by both factors, of which the activation is computed again."""
+    given = [builder.gradient(), builder.input(0), builder.input(1)]
+    made = builder.ops("GatedActivateGradient", given, 2, domain=POET_DOMAIN, **builder.attributes)
+    for index, gradient in enumerate(made):
+        builder.send(index, gradient)

@@ -7,9 +7,12 @@ from functools import partial
 from typing import Any
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators.fitting import bias, both, same
-from poet_onnx.graph.operators.rules import input_copy, like, nothing, per_output, transposing
-from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, OpSpec, Schema, family
+from poet_onnx.graph.operators.fitting import bias, both, said, same
+from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_output, transposing
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Attribute, Call, OpSpec, Schema, family
+
+_F32 = "tensor(float)"
 
 _in_place = partial(family, inplace=((0, 0),), workspace=nothing)
 _gradient = partial(family, domain=MICROSOFT_DOMAIN, shape=like(0), check=same(0, 1), workspace=nothing)
@@ -32,6 +35,20 @@ def _largest_of_rows(call: Call) -> int:
     x = call.input(0)
     axis = call.integer("axis", -1) % max(1, len(x.shape))
     return 4 * math.prod(size for place, size in enumerate(x.shape) if place != axis)
+
+
+GATED_ACTIVATE = "GatedActivate"
+"""A product whose one factor is activated."""
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+"""Of a gate; their places are what the attribute says."""
+
+_ACTIVATION = (Attribute("activation", "INT", f"Of the gate: {', '.join(ACTIVATIONS)}, counted from 0."),)
+
+
+def _gated(context: ShapeContext) -> None:
+    if context.integer("activation", 0) not in range(len(ACTIVATIONS)) or context.type(0).dtype != FLOAT:
+        raise RuleError(f"{said(context, 0)} must be of floats, and its activation one of {', '.join(ACTIVATIONS)}")
 
 
 SPECS = [
@@ -61,6 +78,29 @@ SPECS = [
         schema=Schema(
             "RectifierGradient(dY, Y, slope) -> dX: dY where Y is positive, slope * dY elsewhere.",
             (("dX", "tensor(float)"),),
+        ),
+    ),
+    OpSpec(
+        GATED_ACTIVATE,
+        POET_DOMAIN,
+        shape=like(0),
+        check=both(same(0, 1), _gated),
+        work=per_output(20),
+        workspace=nothing,
+        schema=Schema("GatedActivate(gate, up) -> y: activates the gate, times up.", (("y", _F32),), _ACTIVATION),
+    ),
+    OpSpec(
+        "GatedActivateGradient",
+        POET_DOMAIN,
+        inplace=((0, 0), (1, 1)),
+        shape=like(0, 0),
+        check=both(same(0, 1, 2), _gated),
+        work=per_output(35),
+        workspace=nothing,
+        schema=Schema(
+            "GatedActivateGradient(dY, gate, up) -> (dGate, dUp): the gradient of GatedActivate.",
+            (("dGate", _F32), ("dUp", _F32)),
+            _ACTIVATION,
         ),
     ),
     *_gradient("SigmoidGrad TanhGrad SoftmaxGrad LogSoftmaxGrad", work=per_output(4)),

@@ -33,17 +33,21 @@ SIZES = {"vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96, "num_h
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 HEADS: dict[str, Any] = {"head_dim": 16}
 DECODERS: dict[str, tuple[type[transformers.PretrainedConfig], dict[str, Any], Counter[str]]] = {
-    "Qwen2": (transformers.Qwen2Config, {}, Counter(RmsNormalize=5)),
-    "Qwen3": (transformers.Qwen3Config, HEADS, Counter(RmsNormalize=9)),
-    "Llama": (transformers.LlamaConfig, {}, Counter(RmsNormalize=5)),
-    "Gemma": (transformers.GemmaConfig, HEADS, Counter(RmsNormalize=5)),
-    "Gemma 2": (transformers.Gemma2Config, HEADS, Counter(RmsNormalize=9)),
-    "Gemma 3": (transformers.Gemma3TextConfig, {**HEADS, "sliding_window": 8}, Counter(RmsNormalize=13)),
-    "Phi-3": (transformers.Phi3Config, {}, Counter(RmsNormalize=5)),
+    "Qwen2": (transformers.Qwen2Config, {}, Counter(GatedActivate=2, RmsNormalize=5)),
+    "Qwen3": (transformers.Qwen3Config, HEADS, Counter(GatedActivate=2, RmsNormalize=9)),
+    "Llama": (transformers.LlamaConfig, {}, Counter(GatedActivate=2, RmsNormalize=5)),
+    "Gemma": (transformers.GemmaConfig, HEADS, Counter(GatedActivate=2, RmsNormalize=5)),
+    "Gemma 2": (transformers.Gemma2Config, HEADS, Counter(GatedActivate=2, RmsNormalize=9)),
+    "Gemma 3": (
+        transformers.Gemma3TextConfig,
+        {**HEADS, "sliding_window": 8},
+        Counter(GatedActivate=2, RmsNormalize=13),
+    ),
+    "Phi-3": (transformers.Phi3Config, {}, Counter(GatedActivate=2, RmsNormalize=5)),
 }
 """Configurations, and what becomes single nodes in two layers and behind them."""
 
-NODES = ("RmsNormalize",)
+NODES = ("GatedActivate", "RmsNormalize")
 
 
 class Scores(nn.Module):

@@ -21,6 +21,8 @@ WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "DepthwiseDataGradient": {"image": [5, 4], **WINDOW},
     "DepthwiseWeightGradient": WINDOW,
+    "GatedActivate": {"activation": 0},
+    "GatedActivateGradient": {"activation": 2},
     "RmsNormalize": {"epsilon": 1e-6},
 }
 OUTPUTS = {
@@ -28,6 +30,8 @@ OUTPUTS = {
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
     "DepthwiseDataGradient": [("dx", FLOAT, X)],
     "DepthwiseWeightGradient": [("dw", FLOAT, (6, 1, 3, 3))],
+    "GatedActivate": [("y", FLOAT, X)],
+    "GatedActivateGradient": [("dgate", FLOAT, X), ("dup", FLOAT, X)],
     "LayerNormalizeGradient": [("dx", FLOAT, ROWS), ("ds", FLOAT, COLUMNS), ("db", FLOAT, COLUMNS)],
     "RectifierGradient": [("dx", FLOAT, X)],
     "RmsNormalize": [("y", FLOAT, ROWS), ("inverse", FLOAT, PER_ROW)],
@@ -39,6 +43,8 @@ INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalizeGradient": [X, X, C, C, C],
     "DepthwiseDataGradient": [X, (6, 1, 3, 3)],
     "DepthwiseWeightGradient": [X, X],
+    "GatedActivate": [X, X],
+    "GatedActivateGradient": [X, X, X],
     "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
     "RectifierGradient": [X, X, ()],
     "RmsNormalize": [ROWS, COLUMNS],

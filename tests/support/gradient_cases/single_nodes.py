@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from gradient_case import Case
+from torch.nn import functional
+
+from poet_onnx.graph.operators.activations import ACTIVATIONS
 
 SINGLE = "the kernels take floats alone"
 
@@ -14,5 +19,17 @@ CASES = [
         {"x": (2, 3, 45), "scale": (45,)},
         lambda x, scale: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 0.01) * scale,
         single=SINGLE,
+    ),
+    *(
+        Case(
+            f"GatedActivate by {ACTIVATIONS[number]}",
+            f"y = poet.GatedActivate<activation = {number}>(gate, up)",
+            {"gate": (3, 45), "up": (3, 45)},
+            lambda gate, up, function=function: function(gate) * up,
+            single=SINGLE,
+        )
+        for number, function in enumerate(
+            (functional.silu, functional.gelu, partial(functional.gelu, approximate="tanh"))
+        )
     ),
 ]
