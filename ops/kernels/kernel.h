@@ -185,6 +185,8 @@ extern const OpDefinition kConvStoredBackwardSgd;
 extern const OpDefinition kConvStoredBackwardMomentum;
 extern const OpDefinition kConvStoredBackwardAdam;
 extern const OpDefinition kCompareConvolution;
+extern const OpDefinition kAttend;
+extern const OpDefinition kAttendGradient;
 extern const OpDefinition kVocabularyLoss;
 extern const OpDefinition kVocabularyLossGradient;
 

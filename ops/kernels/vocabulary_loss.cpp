@@ -16,8 +16,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/vector_exponent.h"
-#include "kernels/vector_loops.h"
+#include "kernels/softmax_rows.h"
 #include "kernels/vocabulary.h"
 #include "kernels/workspace.h"
 
@@ -33,43 +32,6 @@ struct Token {
   float chosen;  // score of its label
 };
 
-POET_WIDE float most_of(const float* scores, uint64_t count) {
-  float lanes[kGroup], most = kNothing;
-  for (uint64_t k = 0; k < kGroup; ++k) lanes[k] = kNothing;
-  uint64_t i = 0;
-  for (; i + kGroup <= count; i += kGroup)
-    for (uint64_t k = 0; k < kGroup; ++k) lanes[k] = lanes[k] < scores[i + k] ? scores[i + k] : lanes[k];
-  for (; i < count; ++i) most = most < scores[i] ? scores[i] : most;
-  for (uint64_t k = 0; k < kGroup; ++k) most = most < lanes[k] ? lanes[k] : most;
-  return most;
-}
-
-// Writes the power of each score, less what is taken off, and returns their sum.
-POET_WIDE double raise_all(float* scores, uint64_t count, float off) {
-  float sums[kGroup] = {};
-  uint64_t i = 0;
-  for (; i + kGroup <= count; i += kGroup) {
-    float block[kGroup];
-    for (uint64_t k = 0; k < kGroup; ++k) block[k] = exponential(scores[i + k] - off);
-    for (uint64_t k = 0; k < kGroup; ++k) sums[k] += block[k];
-    for (uint64_t k = 0; k < kGroup; ++k) scores[i + k] = block[k];
-  }
-  double rest = 0;
-  for (; i < count; ++i) rest += static_cast<double>(scores[i] = exponential(scores[i] - off));
-  return total<kGroup>(sums) + rest;
-}
-
-// What a cap makes of scores.
-POET_WIDE void cap_all(float* scores, uint64_t count, float cap) {
-  write_each(scores, count, [=](uint64_t i) { return cap * hyperbolic_tangent(scores[i] / cap); });
-}
-
-// How a capped score changes with the score before.
-inline float slope(float score, float cap) {
-  const float part = score / cap;
-  return 1.0F - part * part;
-}
-
 // Like raise_all, of capped scores; leaves each power times the slope.
 POET_WIDE double raise_capped(float* scores, uint64_t count, float off, float cap) {
   float sums[kGroup] = {};
@@ -77,7 +39,7 @@ POET_WIDE double raise_capped(float* scores, uint64_t count, float off, float ca
   for (; i + kGroup <= count; i += kGroup) {
     float block[kGroup], slopes[kGroup];
     for (uint64_t k = 0; k < kGroup; ++k) block[k] = exponential(scores[i + k] - off);
-    for (uint64_t k = 0; k < kGroup; ++k) slopes[k] = slope(scores[i + k], cap);
+    for (uint64_t k = 0; k < kGroup; ++k) slopes[k] = slope_of_cap(scores[i + k], cap);
     for (uint64_t k = 0; k < kGroup; ++k) sums[k] += block[k];
     for (uint64_t k = 0; k < kGroup; ++k) scores[i + k] = block[k] * slopes[k];
   }
@@ -85,13 +47,9 @@ POET_WIDE double raise_capped(float* scores, uint64_t count, float off, float ca
   for (; i < count; ++i) {
     const float power = exponential(scores[i] - off);
     rest += static_cast<double>(power);
-    scores[i] = power * slope(scores[i], cap);
+    scores[i] = power * slope_of_cap(scores[i], cap);
   }
   return total<kGroup>(sums) + rest;
-}
-
-POET_WIDE void scale_all(float* numbers, uint64_t count, float factor) {
-  write_each(numbers, count, [=](uint64_t i) { return numbers[i] * factor; });
 }
 
 // Turns the sum of weighed words into a gradient: less the word of the label, and of so many tokens.
@@ -295,7 +253,7 @@ class VocabularyLoss : public Kernel {
       }
       float* const word = room.chosen + (words.is_stored() ? t * width : 0);
       if (!words.is_stored()) words.word(labels[t], word);
-      const float own = of.cap == nullptr ? 1 : slope(token.chosen, *of.cap);
+      const float own = of.cap == nullptr ? 1 : slope_of_cap(token.chosen, *of.cap);
       finish_all(row, word, width, {static_cast<float>(1 / token.sum), own, factor});
     }
   }

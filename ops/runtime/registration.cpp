@@ -188,6 +188,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kConvStoredBackwardMomentum,
                                            &kConvStoredBackwardAdam,
                                            &kCompareConvolution,
+                                           &kAttend,
+                                           &kAttendGradient,
                                            &kVocabularyLoss,
                                            &kVocabularyLossGradient})
       made->ops.push_back(make_op(*definition, *made));

@@ -14,6 +14,7 @@ from onnx_ir.passes import InPlacePass
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.passes.casts import MergeCasts
+from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.normalize import FoldShapes
@@ -30,7 +31,7 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
     plain: list[InPlacePass] = [MergeCasts(), FoldShapes()]
     for step in plain:
         step(model)
-    steps: list[InPlacePass] = [UseRmsNormalize(trained), UseGatedActivation()]
+    steps: list[InPlacePass] = [UseAttention(trained), UseRmsNormalize(trained), UseGatedActivation()]
     modified = [step(model).modified for step in steps]
     if any(modified):
         model.graph.opset_imports[POET_DOMAIN] = POET_VERSION

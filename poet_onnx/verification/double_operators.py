@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators import activations, normalization, vocabulary
+from poet_onnx.graph.operators import activations, attention, normalization, vocabulary
 
 Array = npt.NDArray[Any]
 Inputs = Sequence["Array | None"]
@@ -163,6 +163,20 @@ def _vocabulary_loss(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...
     return _cross_entropy([scores, labels.reshape(-1)], ignored)[:1]
 
 
+def _attend(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    flags = attributes["tokens_first"]
+    q, k, v = (np.swapaxes(needed(inputs, i), 1, 2) if flags[i] else needed(inputs, i) for i in range(3))
+    scale, cap = needed(inputs, 3)
+    k, v = (np.repeat(each, q.shape[1] // k.shape[1], axis=1) for each in (k, v))
+    scores = scale * (q @ np.swapaxes(k, 2, 3))
+    scores = cap * np.tanh(scores / cap) if attributes["capped"] else scores
+    scores = scores + needed(inputs, 4) if attributes["masked"] else scores
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = powers / powers.sum(axis=-1, keepdims=True)
+    y = (np.nan_to_num(weights) if attributes["guarded"] else weights) @ v
+    return (np.swapaxes(y, 1, 2) if flags[3] else y,)
+
+
 def _gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = needed(inputs, 0)
     bias = optional(inputs, 1)
@@ -227,6 +241,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "LpNormalization"): _lp_norm,
     ("", "SoftmaxCrossEntropyLoss"): _cross_entropy,
     (_CONTRIBUTED, "SoftmaxCrossEntropyLossInternal"): _cross_entropy,
+    (POET_DOMAIN, attention.ATTEND): _attend,
     (POET_DOMAIN, activations.GATED_ACTIVATE): _gated_activate,
     (POET_DOMAIN, normalization.RMS_NORMALIZE): _rms_normalize,
     (POET_DOMAIN, vocabulary.WITH_GRADIENT): _vocabulary_loss,

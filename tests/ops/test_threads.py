@@ -56,6 +56,9 @@ IMAGES = (3, 37, 21, 23)
 WINDOW = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2]}
 CHANNELS = IMAGES[1]
 COUNT = 50_001
+HEADS = (floats(2, 130, 4, 32), floats(2, 2, 130, 32), floats(2, 130, 2, 32))
+HIDING = np.triu(np.full((1, 1, 130, 130), -np.inf, np.float32), 1)
+ATTENTION = {"block_rows": 64, "tokens_first": [1, 0, 1, 1], "capped": 0, "masked": 1, "guarded": 0}
 
 CASES = {
     "Accumulate": Case("Accumulate", (floats(COUNT + 7), floats(COUNT), BOOL), (FLAG,), {"offset": 7}),
@@ -64,6 +67,10 @@ CASES = {
     ),
     "AccumulateRows anew": Case(
         "AccumulateRows", (floats(700, 300), places(90, 1500), floats(1500, 300), ~BOOL), (FLAG,), {}
+    ),
+    "Attend": Case("Attend", (*HEADS, np.float32([0.2, 0]), HIDING), (FLOAT,), ATTENTION),
+    "AttendGradient": Case(
+        "AttendGradient", (floats(2, 130, 4, 32), *HEADS, np.float32([0.2, 0]), HIDING), (FLOAT,) * 3, ATTENTION
     ),
     "UpdateSgd": Case("UpdateSgd", (floats(COUNT), floats(3), floats(COUNT)), (FLAG,), {"offset": 0}),
     "UpdateMomentum": Case(

@@ -77,6 +77,7 @@ class Model:
             self._score,
             self._multiply,
             self._lose,
+            self._attend,
         )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
@@ -307,6 +308,21 @@ class Model:
             self._add("VocabularyLossGradient", inputs, made, matrix=(words, width), **numbers)
         else:
             self._add("VocabularyLoss", inputs, made[:1], matrix=(words, width), **numbers)
+
+    def _attend(self) -> None:
+        """Take attention of a few heads, and its gradient."""
+        batch, groups, tokens, keys, width = (self._random.randint(1, 3) for _ in range(5))
+        heads, first = groups * self._random.randint(1, 2), [self._random.randint(0, 1) for _ in range(4)]
+        sizes = [(heads, tokens), (groups, keys), (groups, keys), (heads, tokens)]
+        shapes = [(batch, *(size[::-1] if flag else size), width) for size, flag in zip(sizes, first, strict=True)]
+        masked = self._random.randint(0, 1)
+        inputs = [self._input(FLOAT, shape) for shape in shapes[:3]]
+        inputs += [self._input(FLOAT, (2,), low=1), *[self._input(FLOAT, (batch, 1, tokens, keys))] * masked]
+        flags = {"capped": self._random.randint(0, 1), "masked": masked, "guarded": self._random.randint(0, 1)}
+        flags["block_rows"] = self._random.randint(1, 3)
+        self._add("Attend", inputs, [(FLOAT, shapes[3])], tokens_first=tuple(first), **flags)
+        made = [(FLOAT, shape) for shape in shapes[:3]]
+        self._add("AttendGradient", [self._input(FLOAT, shapes[3]), *inputs], made, tokens_first=tuple(first), **flags)
 
     def _drop(self) -> None:
         shape = self._shape()
