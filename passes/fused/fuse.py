@@ -16,6 +16,7 @@ from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
+from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.normalize import FoldShapes
 from poet_onnx.passes.unread import RemoveUnread
@@ -31,8 +32,18 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
     plain: list[InPlacePass] = [MergeCasts(), FoldShapes()]
     for step in plain:
         step(model)
-    steps: list[InPlacePass] = [UseAttention(trained), UseRmsNormalize(trained), UseGatedActivation()]
+    steps: list[InPlacePass] = [
+        UseAttention(trained),
+        UseRmsNormalize(trained),
+        UseGatedActivation(),
+        AddLowRank(trained),
+    ]
     modified = [step(model).modified for step in steps]
     if any(modified):
         model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
         RemoveUnread()(model)
+
+
+def fuse_gradients(model: ir.Model) -> None:
+    """Write fewer nodes in a training graph, as far as there are nodes of `fuse_layers`: changed in place."""
+    JoinGradients()(model)

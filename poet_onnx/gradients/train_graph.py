@@ -47,7 +47,7 @@ from poet_onnx.graph.shapes import infer
 from poet_onnx.graph.shapes.inference import has_rule
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
-from poet_onnx.passes.fused.fuse import fuse_layers
+from poet_onnx.passes.fused.fuse import fuse_gradients, fuse_layers
 from poet_onnx.passes.lowering.builder import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
@@ -178,6 +178,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         _make_no_scores(forward, name, parameters.trained)
         fuse_layers(forward, parameters.trained)
     training = differentiate(forward, name, parameters.trained)
+    fuse_gradients(training)
     return TrainGraph(
         training, evaluation, values, name, parameters.frozen, parameters.tied, adapters, warnings=tuple(warnings)
     )

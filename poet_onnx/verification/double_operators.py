@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators import activations, attention, normalization, vocabulary
+from poet_onnx.graph.operators import activations, attention, low_rank, normalization, vocabulary
 
 Array = npt.NDArray[Any]
 Inputs = Sequence["Array | None"]
@@ -177,6 +177,13 @@ def _attend(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return (np.swapaxes(y, 1, 2) if flags[3] else y,)
 
 
+def _add_low_rank(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    base, x, first, second, scale = (needed(inputs, place) for place in range(5))
+    low = scale * (x @ first)
+    y = base + low @ second
+    return (y + needed(inputs, 5) if attributes["biased"] else y, low)
+
+
 def _gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = needed(inputs, 0)
     bias = optional(inputs, 1)
@@ -244,6 +251,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (POET_DOMAIN, attention.ATTEND): _attend,
     (POET_DOMAIN, activations.GATED_ACTIVATE): _gated_activate,
     (POET_DOMAIN, normalization.RMS_NORMALIZE): _rms_normalize,
+    (POET_DOMAIN, low_rank.ADD): _add_low_rank,
     (POET_DOMAIN, vocabulary.WITH_GRADIENT): _vocabulary_loss,
     (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,
     (_CONTRIBUTED, "BiasGelu"): _gelu,

@@ -78,6 +78,7 @@ class Model:
             self._multiply,
             self._lose,
             self._attend,
+            self._adapt,
         )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
@@ -323,6 +324,24 @@ class Model:
         self._add("Attend", inputs, [(FLOAT, shapes[3])], tokens_first=tuple(first), **flags)
         made = [(FLOAT, shape) for shape in shapes[:3]]
         self._add("AttendGradient", [self._input(FLOAT, shapes[3]), *inputs], made, tokens_first=tuple(first), **flags)
+
+    def _adapt(self) -> None:
+        """Add an adapter, and make its gradients."""
+        rows, (taken, rank, made) = self._shape(), (self._random.randint(1, 6) for _ in range(3))
+        x, scale = self._input(FLOAT, (*rows, taken)), self._input(FLOAT, ())
+        first, second = self._input(FLOAT, (taken, rank)), self._input(FLOAT, (rank, made))
+        biased, added = self._random.randint(0, 1), self._random.randint(0, 2)
+        inputs = [self._input(FLOAT, (*rows, made)), x, first, second, scale]
+        inputs += [self._input(FLOAT, (made,))] * biased
+        outputs = [(FLOAT, (*rows, made)), (FLOAT, (*rows, rank))]
+        y, low = self._add("AddLowRank", inputs, outputs, biased=biased)
+        weights = [(FLOAT, (taken, rank)), (FLOAT, (rank, made))]
+        if self._random.random() < 0.5:
+            self._add("AddLowRankWeightGradient", [y, x, low, second, scale], weights)
+            return
+        terms = [self._input(FLOAT, (*rows, taken)) for _ in range(added)]
+        inputs = [*terms, y, x, low, first, second, scale]
+        self._add("AddLowRankGradient", inputs, [(FLOAT, (*rows, taken)), *weights], added=added)
 
     def _drop(self) -> None:
         shape = self._shape()

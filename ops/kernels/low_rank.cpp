@@ -1,0 +1,270 @@
+// A low-rank adapter beside a product with a frozen matrix (Hu et al. 2021, LoRA), and its gradient: one node each.
+//
+//   AddLowRank(base, x, A, B, scale, bias?, after...) -> y, low
+//       low = scale * x A and y = base + bias + low B; the bias, of a number for each column, is there where `biased`
+//       is 1. y may take base's buffer.
+//   AddLowRankGradient(added..., dY, x, low, A, B, scale, after...) -> dX, dA, dB
+//       dB = low' dY, dLow = scale * dY B', dA = x' dLow, and dX = dLow A' plus what is added, of which there are
+//       `added`: other terms of the gradient by x. dX may take the buffer of the first input, of which nothing is read
+//       once dX is begun.
+//   AddLowRankWeightGradient(dY, x, low, B, scale, after...) -> dA, dB
+//       where nobody wants dX
+//
+// All are float. x has rows of as many numbers as A has rows, base and dY of as many as B has columns. Products are by
+// the runtime's Gemm. Sums over rows of x are taken some rows at a time, so that MLAS adds up in one order, however
+// many columns a thread has (panels.h).
+#include <algorithm>
+#include <string>
+
+#include "kernels/kernel.h"
+#include "kernels/runtime_product.h"
+#include "kernels/vector_loops.h"
+#include "kernels/workspace.h"
+
+namespace poet {
+namespace {
+
+constexpr uint64_t kMostRows = 128;  // that a sum over rows takes at a time
+
+POET_WIDE void add_all(float* sums, const float* left, const float* right, uint64_t count) {
+  write_each(sums, count, [=](uint64_t i) { return left[i] + right[i]; });
+}
+
+POET_WIDE void scale_all_by(float* numbers, uint64_t count, float factor) {
+  write_each(numbers, count, [=](uint64_t i) { return numbers[i] * factor; });
+}
+
+struct AdapterSizes {
+  uint64_t rows;   // of x
+  uint64_t taken;  // numbers of a row of x
+  uint64_t rank;
+  uint64_t made;  // numbers of a row of y
+};
+
+std::string described(const Tensor& tensor) {
+  return "of element type " + std::to_string(tensor.layout.dtype) + " and shape " + to_string(tensor.layout.shape);
+}
+
+// An input whose rows have one number at least.
+Tensor rows_of(const Context& context, size_t index) {
+  const Tensor tensor = context.input(index);
+  const Shape& shape = tensor.layout.shape;
+  if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.data()[shape.rank() - 1] == 0)
+    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be rows of floats");
+  return tensor;
+}
+
+uint64_t last(const Tensor& tensor) {
+  const Shape& shape = tensor.layout.shape;
+  return static_cast<uint64_t>(shape.data()[shape.rank() - 1]);
+}
+
+Shape ending(Shape shape, uint64_t width) {
+  shape.data()[shape.rank() - 1] = static_cast<int64_t>(width);
+  return shape;
+}
+
+// The numbers of an input that has so many rows of so many.
+float* floats_of(const Context& context, size_t index, uint64_t rows, uint64_t width) {
+  const Tensor tensor = rows_of(context, index);
+  if (last(tensor) != width || tensor.elements() != rows * width)
+    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be " +
+                std::to_string(rows) + " rows of " + std::to_string(width) + " floats");
+  return static_cast<float*>(tensor.data);
+}
+
+// A matrix of so many rows; 0 for any.
+Tensor matrix_of(const Context& context, size_t index, uint64_t rows) {
+  const Tensor tensor = rows_of(context, index);
+  const Shape& shape = tensor.layout.shape;
+  if (shape.rank() != 2 || shape.data()[0] == 0 || (rows != 0 && static_cast<uint64_t>(shape.data()[0]) != rows))
+    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be a matrix" +
+                (rows == 0 ? "" : " of " + std::to_string(rows) + " rows"));
+  return tensor;
+}
+
+void scale_rows(const Context& context, float* numbers, const AdapterSizes& sizes, float scale) {
+  each_range(context.workers(), sizes.rows, sizes.rank, [&](uint64_t first, uint64_t count) {
+    scale_all_by(numbers + first * sizes.rank, count * sizes.rank, scale);
+  });
+}
+
+class AddLowRank final : public Kernel {
+ public:
+  explicit AddLowRank(const NodeInfo& node)
+      : is_biased_(node.require_nonnegative("biased") != 0),
+        low_(node, RuntimeProduct::Operator::kGemm, false, false, false),
+        high_(node, RuntimeProduct::Operator::kGemm, false, false, true) {}
+
+  void compute(Context& context) override {
+    const Tensor base = rows_of(context, 0), x = rows_of(context, 1);
+    const Tensor first = matrix_of(context, 2, last(x)), second = matrix_of(context, 3, last(first));
+    const AdapterSizes sizes{x.elements() / last(x), last(x), last(first), last(second)};
+    float* const added = floats_of(context, 0, sizes.rows, sizes.made);
+    const float scale = *read_floats(context, 4, 1);
+    const float* const bias = is_biased_ ? read_floats(context, 5, sizes.made) : nullptr;
+    auto* const y = static_cast<float*>(context.output(0, base.layout.shape));
+    auto* const low = static_cast<float*>(context.output(1, ending(x.layout.shape, sizes.rank)));
+    if (sizes.rows == 0) return;
+    const Floats narrow = Floats::of(low, sizes.rows, sizes.rank), sum = Floats::of(y, sizes.rows, sizes.made);
+    low_.run(context, Floats::of(static_cast<float*>(x.data), sizes.rows, sizes.taken),
+             Floats::of(static_cast<float*>(first.data), sizes.taken, sizes.rank), nullptr, narrow);
+    scale_rows(context, low, sizes, scale);
+    if (bias != nullptr || y != added) {
+      each_range(context.workers(), sizes.rows, sizes.made, [&](uint64_t row, uint64_t count) {
+        for (const uint64_t end = row + count; row < end; ++row) {
+          const uint64_t at = row * sizes.made;
+          if (bias != nullptr)
+            add_all(y + at, added + at, bias, sizes.made);
+          else
+            std::copy_n(added + at, sizes.made, y + at);
+        }
+      });
+    }
+    high_.run(context, narrow, Floats::of(static_cast<float*>(second.data), sizes.rank, sizes.made), &sum, sum);
+  }
+
+ private:
+  const bool is_biased_;
+  const RuntimeProduct low_, high_;
+};
+
+// The gradients of A and B.
+class Weights {
+ public:
+  explicit Weights(const NodeInfo& node)
+      : low_(node, RuntimeProduct::Operator::kGemm, false, true, false),
+        first_(node, RuntimeProduct::Operator::kGemm, true, false, false),
+        next_(node, RuntimeProduct::Operator::kGemm, true, false, true) {}
+
+  struct Operands {
+    float* d_y;
+    float* x;
+    float* low;
+    float* second;  // B
+    float scale;
+    float* d_first;
+    float* d_second;
+  };
+
+  // Writes dLow, too.
+  void run(const Context& context, const AdapterSizes& sizes, const Operands& of, float* d_low) const {
+    if (sizes.rows != 0) {
+      low_.run(context, Floats::of(of.d_y, sizes.rows, sizes.made), Floats::of(of.second, sizes.rank, sizes.made),
+               nullptr, Floats::of(d_low, sizes.rows, sizes.rank));
+      scale_rows(context, d_low, sizes, of.scale);
+    }
+    sum(context, sizes.rows, {of.low, sizes.rank}, {of.d_y, sizes.made}, of.d_second);
+    sum(context, sizes.rows, {of.x, sizes.taken}, {d_low, sizes.rank}, of.d_first);
+  }
+
+ private:
+  struct Rows {
+    float* data;
+    uint64_t width;
+  };
+
+  // The product of the first, transposed, and the second.
+  void sum(const Context& context, uint64_t rows, Rows left, Rows right, float* made) const {
+    const Floats all = Floats::of(made, left.width, right.width);
+    if (rows == 0) std::fill_n(made, left.width * right.width, 0.0F);
+    for (uint64_t row = 0; row < rows; row += kMostRows) {
+      const uint64_t count = std::min(kMostRows, rows - row);
+      const Floats some = Floats::of(left.data + row * left.width, count, left.width);
+      const Floats others = Floats::of(right.data + row * right.width, count, right.width);
+      if (row == 0)
+        first_.run(context, some, others, nullptr, all);
+      else
+        next_.run(context, some, others, &all, all);
+    }
+  }
+
+  const RuntimeProduct low_, first_, next_;
+};
+
+class AddLowRankGradient final : public Kernel {
+ public:
+  explicit AddLowRankGradient(const NodeInfo& node)
+      : added_(node.require_nonnegative("added")),
+        weights_(node),
+        high_(node, RuntimeProduct::Operator::kGemm, false, true, added_ != 0) {}
+
+  void compute(Context& context) override {
+    const Tensor x = rows_of(context, added_ + 1), first = matrix_of(context, added_ + 3, last(x)),
+                 second = matrix_of(context, added_ + 4, last(first));
+    const AdapterSizes sizes{x.elements() / last(x), last(x), last(first), last(second)};
+    float* const d_y = floats_of(context, added_, sizes.rows, sizes.made);
+    float* const low = floats_of(context, added_ + 2, sizes.rows, sizes.rank);
+    const float scale = *read_floats(context, added_ + 5, 1);
+    for (size_t i = 0; i < added_; ++i) floats_of(context, i, sizes.rows, sizes.taken);
+    auto* const d_x = static_cast<float*>(context.output(0, x.layout.shape));
+    auto* const d_first = static_cast<float*>(context.output(1, first.layout.shape));
+    auto* const d_second = static_cast<float*>(context.output(2, second.layout.shape));
+    const Workspace room(context.api(), sizes.rows * sizes.rank * sizeof(float));
+    float* const d_low = room.floats();
+    weights_.run(context, sizes,
+                 {d_y, static_cast<float*>(x.data), low, static_cast<float*>(second.data), scale, d_first, d_second},
+                 d_low);
+    if (sizes.rows == 0) return;
+    add(context, sizes, d_x);  // only now, for dX may take the place of dY
+    const Floats sum = Floats::of(d_x, sizes.rows, sizes.taken), narrow = Floats::of(d_low, sizes.rows, sizes.rank);
+    const Floats matrix = Floats::of(static_cast<float*>(first.data), sizes.taken, sizes.rank);
+    high_.run(context, narrow, matrix, added_ == 0 ? nullptr : &sum, sum);
+  }
+
+ private:
+  // Writes the sum of what is added.
+  void add(const Context& context, const AdapterSizes& sizes, float* d_x) const {
+    for (size_t i = 0; i < added_; ++i) {
+      const float* const term = floats_of(context, i, sizes.rows, sizes.taken);
+      if (term == d_x) continue;
+      each_range(context.workers(), sizes.rows, sizes.taken, [&](uint64_t row, uint64_t count) {
+        const uint64_t at = row * sizes.taken;
+        if (i == 0)
+          std::copy_n(term + at, count * sizes.taken, d_x + at);
+        else
+          add_all(d_x + at, d_x + at, term + at, count * sizes.taken);
+      });
+    }
+  }
+
+  const uint64_t added_;
+  const Weights weights_;
+  const RuntimeProduct high_;
+};
+
+class AddLowRankWeightGradient final : public Kernel {
+ public:
+  explicit AddLowRankWeightGradient(const NodeInfo& node) : weights_(node) {}
+
+  void compute(Context& context) override {
+    const Tensor x = rows_of(context, 1), low = rows_of(context, 2), second = matrix_of(context, 3, last(low));
+    const AdapterSizes sizes{x.elements() / last(x), last(x), last(low), last(second)};
+    float* const d_y = floats_of(context, 0, sizes.rows, sizes.made);
+    floats_of(context, 2, sizes.rows, sizes.rank);
+    const float scale = *read_floats(context, 4, 1);
+    Shape shape(2);
+    shape.data()[0] = static_cast<int64_t>(sizes.taken);
+    shape.data()[1] = static_cast<int64_t>(sizes.rank);
+    auto* const d_first = static_cast<float*>(context.output(0, shape));
+    auto* const d_second = static_cast<float*>(context.output(1, second.layout.shape));
+    const Workspace room(context.api(), sizes.rows * sizes.rank * sizeof(float));
+    weights_.run(context, sizes,
+                 {d_y, static_cast<float*>(x.data), static_cast<float*>(low.data), static_cast<float*>(second.data),
+                  scale, d_first, d_second},
+                 room.floats());
+  }
+
+ private:
+  const Weights weights_;
+};
+
+}  // namespace
+
+const OpDefinition kAddLowRank{"AddLowRank", 2, {kFloat, kFloat}, Sharing::kAllowed, create<AddLowRank>, infer_nothing};
+const OpDefinition kAddLowRankGradient{
+    "AddLowRankGradient", 3, {kFloat, kFloat, kFloat}, Sharing::kAllowed, create<AddLowRankGradient>, infer_nothing};
+const OpDefinition kAddLowRankWeightGradient{
+    "AddLowRankWeightGradient", 2, {kFloat, kFloat}, Sharing::kNone, create<AddLowRankWeightGradient>, infer_nothing};
+
+}  // namespace poet
