@@ -83,6 +83,7 @@ SPECS = [
     OpSpec(
         GATED_ACTIVATE,
         POET_DOMAIN,
+        of_graphs=True,
         shape=like(0),
         check=both(same(0, 1), _gated),
         work=per_output(20),
@@ -92,6 +93,7 @@ SPECS = [
     OpSpec(
         "GatedActivateGradient",
         POET_DOMAIN,
+        of_graphs=True,
         inplace=((0, 0), (1, 1)),
         shape=like(0, 0),
         check=both(same(0, 1, 2), _gated),

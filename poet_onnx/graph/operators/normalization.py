@@ -197,6 +197,7 @@ SPECS = [
     OpSpec(
         RMS_NORMALIZE,
         POET_DOMAIN,
+        of_graphs=True,
         shape=_rms_norm,
         check=_rms_rows(0, (1,), ()),
         work=_FLOPS,
@@ -210,6 +211,7 @@ SPECS = [
     OpSpec(
         "RmsNormalizeGradient",
         POET_DOMAIN,
+        of_graphs=True,
         inplace=((0, 0),),
         shape=like(0),
         check=both(same_shape(0, 1), _rms_rows(0, (2,), (3,))),
@@ -222,6 +224,7 @@ SPECS = [
     OpSpec(
         "RmsNormalizeScaleGradient",
         POET_DOMAIN,
+        of_graphs=True,
         shape=_rms_scale,
         check=both(same_shape(0, 1), _rms_rows(0, (), (2,))),
         work=per_input(3),
