@@ -106,6 +106,9 @@ def test_adapters_get_the_gradients_of_torch(kind: str, export: str, tmp_path: P
     graph = poet_onnx.train_graph(tmp_path / "net.onnx", loss="causal-lm", lora=lora)
     found = Counter(node.op_type for node in graph.training.graph if node.domain == POET_DOMAIN)
     assert Counter({name: found[name] for name in NODES}) == expected
+    assert graph.adapters is not None
+    adapters = len(graph.adapters.each)
+    assert found["AddLowRank"] == found["AddLowRankGradient"] + found["AddLowRankWeightGradient"] == adapters
     random = np.random.default_rng(1)
     values = {
         name: (random.standard_normal(array.shape) / 4).astype(np.float32) for name, array in graph.values.items()
