@@ -52,8 +52,12 @@ class StepEnergy:
         Raises:
             CheckFailedError: if the meter has stopped.
         """
-        self._rest_watts = power_at_rest(self._meter, sleep=self._sleep).watts
-        self._first_step, self._start = self._steps_done(), self._meter.mark()
+        try:
+            self._rest_watts = power_at_rest(self._meter, sleep=self._sleep).watts
+            self._first_step, self._start = self._steps_done(), self._meter.mark()
+        except BaseException:  # `with` ends only what has begun
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -70,8 +74,11 @@ class StepEnergy:
                 self._joules = self._meter.joules(self._start, self._end)
                 self._ended = True
         finally:
-            if self._closes:
-                self._meter.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._closes:
+            self._meter.close()
 
     @property
     def meter(self) -> str:

@@ -16,7 +16,7 @@ import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.description.energy import PlannedEnergy
 from poet_onnx.energy import Mark
-from poet_onnx.errors import InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.training.energy import StepEnergy
 
 
@@ -108,6 +108,23 @@ def test_a_session_measures_its_steps(model_path: Callable[..., Path], tmp_path:
         assert energy.joules == pytest.approx(BUSY_WATTS * energy.seconds, rel=0.1)
     with pytest.raises(InputError, match=r"absent\.csv cannot be read"):
         session.energy(tmp_path / "absent.csv")
+
+
+def test_a_meter_that_stops_before_the_first_step_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Ramp):
+        is_closed = False
+
+        def mark(self) -> Mark:
+            raise CheckFailedError("it has stopped")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    meter = Stopped()
+    monkeypatch.setattr("poet_onnx.training.energy.open_meter", lambda _: meter)
+    with pytest.raises(CheckFailedError), StepEnergy(lambda: 0, lambda: None, sleep=meter.sleep):
+        pytest.fail("it began")
+    assert meter.is_closed
 
 
 def test_no_step_has_no_joules() -> None:
