@@ -51,7 +51,9 @@ def remove_unread(graph: ir.Graph, values: list[ir.Value], operators: Collection
     while values:
         value = values.pop()
         maker = value.producer()
-        if maker is None or value.uses() or value.is_graph_output() or maker.op_type not in operators:
+        if maker is None or maker.graph is not graph or maker.op_type not in operators:
+            continue
+        if any(made.uses() or made.is_graph_output() for made in maker.outputs):
             continue
         values += [read for read in maker.inputs if read is not None]
         graph.remove(maker, safe=True)

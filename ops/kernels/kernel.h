@@ -166,6 +166,7 @@ extern const OpDefinition kRectifierGradient;
 extern const OpDefinition kRmsNormalize;
 extern const OpDefinition kRmsNormalizeGradient;
 extern const OpDefinition kRmsNormalizeScaleGradient;
+extern const OpDefinition kRotate;
 extern const OpDefinition kLoadStored;
 extern const OpDefinition kGatherStored;
 extern const OpDefinition kUpdateStoredSgd;

@@ -169,6 +169,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kRmsNormalize,
                                            &kRmsNormalizeGradient,
                                            &kRmsNormalizeScaleGradient,
+                                           &kRotate,
                                            &kLoadStored,
                                            &kGatherStored,
                                            &kUpdateStoredSgd,

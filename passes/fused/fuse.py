@@ -18,6 +18,7 @@ from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
 from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
+from poet_onnx.passes.fused.rotary import UseRotate
 from poet_onnx.passes.normalize import FoldShapes
 from poet_onnx.passes.unread import RemoveUnread
 
@@ -36,6 +37,7 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         UseAttention(trained),
         UseRmsNormalize(trained),
         UseGatedActivation(),
+        UseRotate(trained),
         AddLowRank(trained),
     ]
     modified = [step(model).modified for step in steps]

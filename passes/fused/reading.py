@@ -20,6 +20,12 @@ def made_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
     return maker if maker is not None and maker.op_type in operators and maker.domain in ONNX_DOMAINS else None
 
 
+def made_alone(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """Return the node that makes a value which is read once, where it is one of ONNX's operators of these names."""
+    is_alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
+    return made_by(value, *operators) if is_alone else None
+
+
 def only_reader(value: ir.Value, *operators: str) -> ir.Node | None:
     """Return the node that alone reads a value, once or several times, where it is one of these operators."""
     readers = {use.node for use in value.uses()}

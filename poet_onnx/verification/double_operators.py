@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators import activations, attention, low_rank, normalization, vocabulary
+from poet_onnx.graph.operators import activations, attention, low_rank, normalization, rotary, vocabulary
 
 Array = npt.NDArray[Any]
 Inputs = Sequence["Array | None"]
@@ -125,6 +125,23 @@ def _rms_normalize(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = needed(inputs, 0)
     inverse = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + attributes["epsilon"])
     return x * inverse * needed(inputs, 1), inverse
+
+
+def _rotate(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x, tables = needed(inputs, 0), [needed(inputs, 1), needed(inputs, 2)]
+    count = attributes["rotated"]
+    are_neighbours, sign = bool(attributes["interleaved"]), -1 if attributes["inverse"] else 1
+    pairs = (
+        (slice(0, count, 2), slice(1, count, 2)) if are_neighbours else (slice(0, count // 2), slice(count // 2, count))
+    )
+    y = x.copy()
+    halves = [[table, table] if table.shape[-1] < count else [table[..., pair] for pair in pairs] for table in tables]
+    (cos, other_cos), (sin, other_sin) = halves
+    sin, other_sin = (other_sin, sin) if attributes["inverse"] else (sin, other_sin)
+    first, second = (x[..., pair] for pair in pairs)
+    y[..., pairs[0]] = first * cos - sign * second * sin
+    y[..., pairs[1]] = second * other_cos + sign * first * other_sin
+    return (y,)
 
 
 def _lp_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
@@ -252,6 +269,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (POET_DOMAIN, activations.GATED_ACTIVATE): _gated_activate,
     (POET_DOMAIN, normalization.RMS_NORMALIZE): _rms_normalize,
     (POET_DOMAIN, low_rank.ADD): _add_low_rank,
+    (POET_DOMAIN, rotary.ROTATE): _rotate,
     (POET_DOMAIN, vocabulary.WITH_GRADIENT): _vocabulary_loss,
     (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,
     (_CONTRIBUTED, "BiasGelu"): _gelu,

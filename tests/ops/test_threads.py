@@ -140,6 +140,12 @@ CASES = {
     "RectifierGradient": Case(
         "RectifierGradient", (floats(COUNT), floats(COUNT), np.zeros(1, np.float32)), (FLOAT,), {}
     ),
+    "Rotate": Case(
+        "Rotate",
+        (floats(3, 5, 70, 64), floats(70, 32), floats(70, 32)),
+        (FLOAT,),
+        {"rotated": 32, "interleaved": 0, "inverse": 0},
+    ),
     "RmsNormalize": Case("RmsNormalize", (floats(150, 330), floats(330)), (FLOAT,) * 2, {"epsilon": 1e-5}),
     "RmsNormalizeGradient": Case(
         "RmsNormalizeGradient", (floats(150, 330), floats(150, 330), floats(330), floats(150, 1)), (FLOAT,), {}

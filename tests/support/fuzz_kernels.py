@@ -69,6 +69,7 @@ class Model:
             self._normalize_rows,
             self._normalize_by_root,
             self._activate,
+            self._rotate,
             self._depthwise,
             self._drop,
             self._unpool,
@@ -245,6 +246,15 @@ class Model:
         d_y, gate, up = (self._input(FLOAT, shape) for _ in range(3))
         self._add("GatedActivate", [gate, up], [(FLOAT, shape)], activation=kind)
         self._add("GatedActivateGradient", [d_y, gate, up], [(FLOAT, shape)] * 2, activation=kind)
+
+    def _rotate(self) -> None:
+        shape = self._shape(self._random.randint(1, 4))
+        rotated = 2 * self._random.randint(1, 3)
+        shape = (*shape[:-1], rotated + self._random.randint(0, 2))
+        sizes = tuple(self._random.choice((1, size)) for size in shape[self._random.randrange(len(shape)) : -1])
+        tables = [self._input(FLOAT, (*sizes, self._random.choice((rotated, rotated // 2)))) for _ in range(2)]
+        how = {name: self._random.randint(0, 1) for name in ("interleaved", "inverse")}
+        self._add("Rotate", [self._input(FLOAT, shape), *tables], [(FLOAT, shape)], rotated=rotated, **how)
 
     def _rectify(self) -> None:
         shape = self._shape()

@@ -33,22 +33,23 @@ SIZES = {"vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96, "num_h
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 HEADS: dict[str, Any] = {"head_dim": 16}
 DECODERS: dict[str, tuple[type[transformers.PretrainedConfig], dict[str, Any], Counter[str]]] = {
-    "Qwen2": (transformers.Qwen2Config, {}, Counter(Attend=2, GatedActivate=2, RmsNormalize=5)),
-    "Qwen3": (transformers.Qwen3Config, HEADS, Counter(Attend=2, GatedActivate=2, RmsNormalize=9)),
-    "Llama": (transformers.LlamaConfig, {}, Counter(Attend=2, GatedActivate=2, RmsNormalize=5)),
-    "Gemma": (transformers.GemmaConfig, HEADS, Counter(Attend=2, GatedActivate=2, RmsNormalize=5)),
-    "Gemma 2": (transformers.Gemma2Config, HEADS, Counter(Attend=2, GatedActivate=2, RmsNormalize=9)),
+    "Qwen2": (transformers.Qwen2Config, {}, Counter(Attend=2, GatedActivate=2, RmsNormalize=5, Rotate=8)),
+    "Qwen3": (transformers.Qwen3Config, HEADS, Counter(Attend=2, GatedActivate=2, RmsNormalize=9, Rotate=8)),
+    "Llama": (transformers.LlamaConfig, {}, Counter(Attend=2, GatedActivate=2, RmsNormalize=5, Rotate=8)),
+    "Gemma": (transformers.GemmaConfig, HEADS, Counter(Attend=2, GatedActivate=2, RmsNormalize=5, Rotate=8)),
+    "Gemma 2": (transformers.Gemma2Config, HEADS, Counter(Attend=2, GatedActivate=2, RmsNormalize=9, Rotate=8)),
     "Gemma 3": (
         transformers.Gemma3TextConfig,
         {**HEADS, "sliding_window": 8},
-        Counter(Attend=2, GatedActivate=2, RmsNormalize=13),
+        Counter(Attend=2, GatedActivate=2, RmsNormalize=13, Rotate=8),
     ),
-    "Phi-3": (transformers.Phi3Config, {}, Counter(Attend=2, GatedActivate=2, RmsNormalize=5)),
-    "GPT-NeoX": (transformers.GPTNeoXConfig, {}, Counter(Attend=2)),
+    "Phi": (transformers.PhiConfig, {"partial_rotary_factor": 0.5}, Counter(Attend=2, Rotate=8)),
+    "Phi-3": (transformers.Phi3Config, {}, Counter(Attend=2, GatedActivate=2, RmsNormalize=5, Rotate=8)),
+    "GPT-NeoX": (transformers.GPTNeoXConfig, {}, Counter(Attend=2, Rotate=8)),
 }
-"""Configurations, and what becomes single nodes in two layers and behind them."""
+"""Configurations, and single nodes of two layers and behind them; the gradient of Rotate is a Rotate."""
 
-NODES = ("Attend", "GatedActivate", "RmsNormalize")
+NODES = ("Attend", "GatedActivate", "RmsNormalize", "Rotate")
 EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "older": ("eager", {"dynamo": False, "opset_version": 17, "do_constant_folding": False}),
     "older, sdpa": ("sdpa", {"dynamo": False, "opset_version": 17}),

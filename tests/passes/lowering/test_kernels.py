@@ -23,6 +23,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "DepthwiseWeightGradient": WINDOW,
     "GatedActivate": {"activation": 0},
     "GatedActivateGradient": {"activation": 2},
+    "Rotate": {"rotated": 40, "interleaved": 0, "inverse": 0},
     "RmsNormalize": {"epsilon": 1e-6},
 }
 OUTPUTS = {
@@ -34,6 +35,7 @@ OUTPUTS = {
     "GatedActivateGradient": [("dgate", FLOAT, X), ("dup", FLOAT, X)],
     "LayerNormalizeGradient": [("dx", FLOAT, ROWS), ("ds", FLOAT, COLUMNS), ("db", FLOAT, COLUMNS)],
     "RectifierGradient": [("dx", FLOAT, X)],
+    "Rotate": [("y", FLOAT, ROWS)],
     "RmsNormalize": [("y", FLOAT, ROWS), ("inverse", FLOAT, PER_ROW)],
     "RmsNormalizeGradient": [("dx", FLOAT, ROWS)],
     "RmsNormalizeScaleGradient": [("ds", FLOAT, COLUMNS)],
@@ -47,6 +49,7 @@ INPUTS: dict[str, list[tuple[int, ...]]] = {
     "GatedActivateGradient": [X, X, X],
     "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
     "RectifierGradient": [X, X, ()],
+    "Rotate": [ROWS, COLUMNS, COLUMNS],
     "RmsNormalize": [ROWS, COLUMNS],
     "RmsNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW],
     "RmsNormalizeScaleGradient": [ROWS, ROWS, PER_ROW],
@@ -147,7 +150,7 @@ def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
 
 @pytest.mark.parametrize(
     "op_type",
-    ["BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient", "RmsNormalizeGradient"],
+    ["BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient", "RmsNormalizeGradient", "Rotate"],
 )
 def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str) -> None:
     names = [f"x{index}" for index in range(len(INPUTS[op_type]))]
@@ -159,7 +162,7 @@ def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str
     def allocated_bytes(last: str) -> int:
         nodes = [
             onnx.helper.make_node("Neg", ["x0"], ["dying"]),
-            poet_node(op_type, ["dying", *names[1:]], results),
+            poet_node(op_type, ["dying", *names[1:]], results, **ATTRIBUTES.get(op_type, {})),
             onnx.helper.make_node("Add", [results[0], last], ["end"]),
         ]
         ends = [("end", FLOAT, outputs[0][2]), *outputs[1:]]
