@@ -14,6 +14,7 @@ Rules:
         has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
     S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows, and
         of the matrix of a language model's output layer its loss the panels.
+    S8. Nodes of adapters read the matrices themselves: nothing of them is in RAM between two nodes.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
@@ -38,7 +39,7 @@ from poet_onnx.description.metadata import (
 )
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.graph.operators import ONNX_DOMAINS, quantized, vocabulary
+from poet_onnx.graph.operators import ONNX_DOMAINS, low_rank, quantized, vocabulary
 from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
@@ -248,7 +249,7 @@ class _Tensor:
         position = {node: index for index, node in enumerate(graph)}
         whole, transposes = [], []
         for node, index in sorted(value.uses(), key=lambda use: position[use[0]]):
-            if _takes_panels(node, index) and not self._turned:
+            if _takes_handle(node, index) and not self._turned:
                 node.replace_input_with(index, self._handle)
             elif _takes_rows(node, index) and not self._turned:
                 table = ir.AttrInt64s("table", sizes)
@@ -311,13 +312,15 @@ def _takes_rows(node: ir.Node, index: int) -> bool:
     return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
 
 
-def _takes_panels(node: ir.Node, index: int) -> bool:
-    """Return whether a node reads from a store what it needs: of a matrix of few bits, or of rows of words."""
+def _takes_handle(node: ir.Node, index: int) -> bool:
+    """Return whether a node reads what it needs from a store: a matrix of few bits, rows of words, or an adapter."""
     if node.domain != POET_DOMAIN:
         return False
     zeroed = node.attributes.get_int("zeroed", 0)
     if node.op_type in (quantized.LINEAR, quantized.GATHER):
         return 0 <= index - quantized.CODES < 2 + zeroed
+    if index in low_rank.matrices(node.op_type, node.attributes.get_int("added", 0)):
+        return True
     if node.op_type not in (vocabulary.LOSS, vocabulary.WITH_GRADIENT) or not node.attributes.get_int("transposed", 0):
         return False
     bits = node.attributes.get_int("bits", vocabulary.FLOAT_BITS)

@@ -10,14 +10,17 @@
 //   AddLowRankWeightGradient(dY, x, low, B, scale, after...) -> dA, dB
 //       where nobody wants dX
 //
-// All are float. x has rows of as many numbers as A has rows, base and dY of as many as B has columns. Products are by
-// the runtime's Gemm. Sums over rows of x are taken some rows at a time, so that MLAS adds up in one order, however
-// many columns a thread has (panels.h).
+// All are float. x has rows of as many numbers as A has rows, base and dY of as many as B has columns; A has `rank`
+// columns. A and B are tensors, or handles of what is in a store, which is read into memory for as long as a product
+// takes. Products are by the runtime's Gemm. Sums over rows of x are taken some rows at a time, so that MLAS adds up in
+// one order, however many columns a thread has (panels.h).
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "kernels/kernel.h"
 #include "kernels/runtime_product.h"
+#include "kernels/stored.h"
 #include "kernels/vector_loops.h"
 #include "kernels/workspace.h"
 
@@ -73,15 +76,47 @@ float* floats_of(const Context& context, size_t index, uint64_t rows, uint64_t w
   return static_cast<float*>(tensor.data);
 }
 
-// A matrix of so many rows; 0 for any.
-Tensor matrix_of(const Context& context, size_t index, uint64_t rows) {
-  const Tensor tensor = rows_of(context, index);
-  const Shape& shape = tensor.layout.shape;
-  if (shape.rank() != 2 || shape.data()[0] == 0 || (rows != 0 && static_cast<uint64_t>(shape.data()[0]) != rows))
-    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be a matrix" +
-                (rows == 0 ? "" : " of " + std::to_string(rows) + " rows"));
-  return tensor;
+Shape matrix_shape(uint64_t rows, uint64_t columns) {
+  Shape shape(2);
+  shape.data()[0] = static_cast<int64_t>(rows);
+  shape.data()[1] = static_cast<int64_t>(columns);
+  return shape;
 }
+
+// A or B, in memory or in a store.
+class Factor {
+ public:
+  Factor(const Context& context, size_t index, uint64_t rows, uint64_t columns) : rows_(rows), columns_(columns) {
+    const Tensor tensor = context.input(index);
+    const TensorLayout wanted = make_layout(kFloat, matrix_shape(rows, columns));
+    if (tensor.layout.dtype == kInt64) {
+      stored_.emplace(context, index);
+      if (stored_->bytes() != wanted.bytes)
+        throw Error("the stored tensor of input " + std::to_string(index) + " has " + std::to_string(stored_->bytes()) +
+                    " bytes, but the matrix " + std::to_string(wanted.bytes));
+      return;
+    }
+    const Shape& shape = tensor.layout.shape;
+    if (tensor.layout.dtype != kFloat || shape.rank() != 2 || shape.data()[0] != wanted.shape.data()[0] ||
+        shape.data()[1] != wanted.shape.data()[1])
+      throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be a matrix of shape " +
+                  to_string(wanted.shape) + " of floats");
+    data_ = static_cast<float*>(tensor.data);
+  }
+
+  // Of the room that it is read into.
+  uint64_t floats() const { return stored_ ? rows_ * columns_ : 0; }
+
+  Floats read(float* room) const {
+    if (stored_) stored_->store->read(stored_->tensor, 0, room, rows_ * columns_ * sizeof(float));
+    return Floats::of(stored_ ? room : data_, rows_, columns_);
+  }
+
+ private:
+  const uint64_t rows_, columns_;
+  std::optional<Stored> stored_;
+  float* data_ = nullptr;
+};
 
 void scale_rows(const Context& context, float* numbers, const AdapterSizes& sizes, float scale) {
   each_range(context.workers(), sizes.rows, sizes.rank, [&](uint64_t first, uint64_t count) {
@@ -93,22 +128,29 @@ class AddLowRank final : public Kernel {
  public:
   explicit AddLowRank(const NodeInfo& node)
       : is_biased_(node.require_nonnegative("biased") != 0),
+        rank_(node.require_nonnegative("rank")),
         low_(node, RuntimeProduct::Operator::kGemm, false, false, false),
-        high_(node, RuntimeProduct::Operator::kGemm, false, false, true) {}
+        high_(node, RuntimeProduct::Operator::kGemm, false, false, true) {
+    if (rank_ == 0) throw Error("the attribute 'rank' is 0");
+  }
 
   void compute(Context& context) override {
     const Tensor base = rows_of(context, 0), x = rows_of(context, 1);
-    const Tensor first = matrix_of(context, 2, last(x)), second = matrix_of(context, 3, last(first));
-    const AdapterSizes sizes{x.elements() / last(x), last(x), last(first), last(second)};
+    const AdapterSizes sizes{x.elements() / last(x), last(x), rank_, last(base)};
+    const Factor first(context, 2, sizes.taken, sizes.rank), second(context, 3, sizes.rank, sizes.made);
     float* const added = floats_of(context, 0, sizes.rows, sizes.made);
     const float scale = *read_floats(context, 4, 1);
     const float* const bias = is_biased_ ? read_floats(context, 5, sizes.made) : nullptr;
     auto* const y = static_cast<float*>(context.output(0, base.layout.shape));
     auto* const low = static_cast<float*>(context.output(1, ending(x.layout.shape, sizes.rank)));
+    std::optional<Workspace> room;
+    if (const uint64_t floats = std::max(first.floats(), second.floats()))
+      room.emplace(context.api(), floats * sizeof(float));
     if (sizes.rows == 0) return;
+    float* const spare = room ? room->floats() : nullptr;
     const Floats narrow = Floats::of(low, sizes.rows, sizes.rank), sum = Floats::of(y, sizes.rows, sizes.made);
-    low_.run(context, Floats::of(static_cast<float*>(x.data), sizes.rows, sizes.taken),
-             Floats::of(static_cast<float*>(first.data), sizes.taken, sizes.rank), nullptr, narrow);
+    low_.run(context, Floats::of(static_cast<float*>(x.data), sizes.rows, sizes.taken), first.read(spare), nullptr,
+             narrow);
     scale_rows(context, low, sizes, scale);
     if (bias != nullptr || y != added) {
       each_range(context.workers(), sizes.rows, sizes.made, [&](uint64_t row, uint64_t count) {
@@ -121,11 +163,12 @@ class AddLowRank final : public Kernel {
         }
       });
     }
-    high_.run(context, narrow, Floats::of(static_cast<float*>(second.data), sizes.rank, sizes.made), &sum, sum);
+    high_.run(context, narrow, second.read(spare), &sum, sum);
   }
 
  private:
   const bool is_biased_;
+  const uint64_t rank_;
   const RuntimeProduct low_, high_;
 };
 
@@ -141,7 +184,7 @@ class Weights {
     float* d_y;
     float* x;
     float* low;
-    float* second;  // B
+    Floats second;  // B
     float scale;
     float* d_first;
     float* d_second;
@@ -150,8 +193,8 @@ class Weights {
   // Writes dLow, too.
   void run(const Context& context, const AdapterSizes& sizes, const Operands& of, float* d_low) const {
     if (sizes.rows != 0) {
-      low_.run(context, Floats::of(of.d_y, sizes.rows, sizes.made), Floats::of(of.second, sizes.rank, sizes.made),
-               nullptr, Floats::of(d_low, sizes.rows, sizes.rank));
+      low_.run(context, Floats::of(of.d_y, sizes.rows, sizes.made), of.second, nullptr,
+               Floats::of(d_low, sizes.rows, sizes.rank));
       scale_rows(context, d_low, sizes, of.scale);
     }
     sum(context, sizes.rows, {of.low, sizes.rank}, {of.d_y, sizes.made}, of.d_second);
@@ -190,26 +233,30 @@ class AddLowRankGradient final : public Kernel {
         high_(node, RuntimeProduct::Operator::kGemm, false, true, added_ != 0) {}
 
   void compute(Context& context) override {
-    const Tensor x = rows_of(context, added_ + 1), first = matrix_of(context, added_ + 3, last(x)),
-                 second = matrix_of(context, added_ + 4, last(first));
-    const AdapterSizes sizes{x.elements() / last(x), last(x), last(first), last(second)};
+    const Tensor gradient = rows_of(context, added_), x = rows_of(context, added_ + 1),
+                 low = rows_of(context, added_ + 2);
+    const AdapterSizes sizes{x.elements() / last(x), last(x), last(low), last(gradient)};
+    const Factor first(context, added_ + 3, sizes.taken, sizes.rank),
+        second(context, added_ + 4, sizes.rank, sizes.made);
     float* const d_y = floats_of(context, added_, sizes.rows, sizes.made);
-    float* const low = floats_of(context, added_ + 2, sizes.rows, sizes.rank);
+    floats_of(context, added_ + 2, sizes.rows, sizes.rank);
     const float scale = *read_floats(context, added_ + 5, 1);
     for (size_t i = 0; i < added_; ++i) floats_of(context, i, sizes.rows, sizes.taken);
     auto* const d_x = static_cast<float*>(context.output(0, x.layout.shape));
-    auto* const d_first = static_cast<float*>(context.output(1, first.layout.shape));
-    auto* const d_second = static_cast<float*>(context.output(2, second.layout.shape));
-    const Workspace room(context.api(), sizes.rows * sizes.rank * sizeof(float));
+    auto* const d_first = static_cast<float*>(context.output(1, matrix_shape(sizes.taken, sizes.rank)));
+    auto* const d_second = static_cast<float*>(context.output(2, matrix_shape(sizes.rank, sizes.made)));
+    const uint64_t numbers = sizes.rows * sizes.rank;
+    const Workspace room(context.api(), (numbers + std::max(first.floats(), second.floats())) * sizeof(float));
     float* const d_low = room.floats();
-    weights_.run(context, sizes,
-                 {d_y, static_cast<float*>(x.data), low, static_cast<float*>(second.data), scale, d_first, d_second},
-                 d_low);
+    float* const spare = d_low + numbers;
+    weights_.run(
+        context, sizes,
+        {d_y, static_cast<float*>(x.data), static_cast<float*>(low.data), second.read(spare), scale, d_first, d_second},
+        d_low);
     if (sizes.rows == 0) return;
     add(context, sizes, d_x);  // only now, for dX may take the place of dY
     const Floats sum = Floats::of(d_x, sizes.rows, sizes.taken), narrow = Floats::of(d_low, sizes.rows, sizes.rank);
-    const Floats matrix = Floats::of(static_cast<float*>(first.data), sizes.taken, sizes.rank);
-    high_.run(context, narrow, matrix, added_ == 0 ? nullptr : &sum, sum);
+    high_.run(context, narrow, first.read(spare), added_ == 0 ? nullptr : &sum, sum);
   }
 
  private:
@@ -238,19 +285,18 @@ class AddLowRankWeightGradient final : public Kernel {
   explicit AddLowRankWeightGradient(const NodeInfo& node) : weights_(node) {}
 
   void compute(Context& context) override {
-    const Tensor x = rows_of(context, 1), low = rows_of(context, 2), second = matrix_of(context, 3, last(low));
-    const AdapterSizes sizes{x.elements() / last(x), last(x), last(low), last(second)};
+    const Tensor gradient = rows_of(context, 0), x = rows_of(context, 1), low = rows_of(context, 2);
+    const AdapterSizes sizes{x.elements() / last(x), last(x), last(low), last(gradient)};
+    const Factor second(context, 3, sizes.rank, sizes.made);
     float* const d_y = floats_of(context, 0, sizes.rows, sizes.made);
     floats_of(context, 2, sizes.rows, sizes.rank);
     const float scale = *read_floats(context, 4, 1);
-    Shape shape(2);
-    shape.data()[0] = static_cast<int64_t>(sizes.taken);
-    shape.data()[1] = static_cast<int64_t>(sizes.rank);
-    auto* const d_first = static_cast<float*>(context.output(0, shape));
-    auto* const d_second = static_cast<float*>(context.output(1, second.layout.shape));
-    const Workspace room(context.api(), sizes.rows * sizes.rank * sizeof(float));
+    auto* const d_first = static_cast<float*>(context.output(0, matrix_shape(sizes.taken, sizes.rank)));
+    auto* const d_second = static_cast<float*>(context.output(1, matrix_shape(sizes.rank, sizes.made)));
+    const uint64_t numbers = sizes.rows * sizes.rank;
+    const Workspace room(context.api(), (numbers + second.floats()) * sizeof(float));
     weights_.run(context, sizes,
-                 {d_y, static_cast<float*>(x.data), static_cast<float*>(low.data), static_cast<float*>(second.data),
+                 {d_y, static_cast<float*>(x.data), static_cast<float*>(low.data), second.read(room.floats() + numbers),
                   scale, d_first, d_second},
                  room.floats());
   }

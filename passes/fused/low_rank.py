@@ -103,7 +103,8 @@ class AddLowRank(InPlacePass):
         last, bias = self._with_bias(total)
         scale = found.scale if found.scale is not None else _one(graph)
         inputs = [found.base, found.x, found.first, found.second, scale, *([] if bias is None else [bias])]
-        attributes = [ir.AttrInt64("biased", int(bias is not None))]
+        numbers = {"biased": int(bias is not None), "rank": sizes_of(found.first)[1]}
+        attributes = [ir.AttrInt64(name, number) for name, number in numbers.items()]
         new = ir.Node(POET_DOMAIN, low_rank.ADD, inputs, attributes, num_outputs=2, name=total.name)
         low = new.outputs[1]
         low.name, low.type = f"{found.base.name}/low", found.x.type

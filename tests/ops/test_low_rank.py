@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from ops_models import FLOAT, make_model, poet_node
+from stored_arrays import held
 
 from poet_onnx.graph import Tensor
 from poet_onnx.graph.operators import Call, spec_of
@@ -75,7 +77,7 @@ def check(found: Array, wanted: Array) -> None:
 @pytest.mark.parametrize("bias", ["", " bias"])
 def test_a_sum_is_that_of_float64(sizes: tuple[Any, ...], bias: str) -> None:
     given = chosen(numbers(*sizes), f"base x A B scale{bias}")
-    y, low = run("AddLowRank", given, biased=int(bool(bias)))
+    y, low = run("AddLowRank", given, biased=int(bool(bias)), rank=sizes[2])
     wanted = SCALE * rows_of(given["x"]) @ rows_of(given["A"])
     check(low, wanted.reshape(*sizes[0], sizes[2]))
     total = given["base"] + (wanted @ rows_of(given["B"])).reshape(given["base"].shape)
@@ -100,7 +102,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(operator: str) -> None:
     every = numbers((400,), 512, 8, 384)
     names = {"AddLowRank": "base x A B scale bias", "AddLowRankGradient": "other more dY x low A B scale"}
     given = chosen(every, names.get(operator, "dY x low B scale"))
-    how = {"AddLowRank": {"biased": 1}, "AddLowRankGradient": {"added": 2}}.get(operator, {})
+    how = {"AddLowRank": {"biased": 1, "rank": 8}, "AddLowRankGradient": {"added": 2}}.get(operator, {})
     first = [made.tobytes() for made in run(operator, given, **how)]
     for threads in (2, 4):
         assert [made.tobytes() for made in run(operator, given, threads, **how)] == first
@@ -109,8 +111,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(operator: str) -> None:
 @pytest.mark.parametrize(
     ("operator", "names", "how", "target"),
     [
-        ("AddLowRank", "base x A B scale bias", {"biased": 1}, "y"),
-        ("AddLowRank", "base x A B scale", {"biased": 0}, "y"),
+        ("AddLowRank", "base x A B scale bias", {"biased": 1, "rank": 4}, "y"),
+        ("AddLowRank", "base x A B scale", {"biased": 0, "rank": 4}, "y"),
         ("AddLowRankGradient", "other more dY x low A B scale", {"added": 2}, "dX"),
         ("AddLowRankGradient", "dY x low A B scale", {"added": 0}, "dX"),
     ],
@@ -141,20 +143,49 @@ def test_a_sum_takes_the_buffer_of_what_nobody_reads_again(
         assert (-found["end"] if name == target else found[name]).tobytes() == made.tobytes()
 
 
-@pytest.mark.parametrize("operator", ["AddLowRankGradient", "AddLowRankWeightGradient"])
-def test_room_is_counted(operator: str) -> None:
-    every = numbers((40,), 33, 5, 20)
-    is_whole = operator == "AddLowRankGradient"
-    given = chosen(every, "other dY x low A B scale" if is_whole else "dY x low B scale")
-    how = {"added": 1} if is_whole else {}
-    session = session_of(operator, given, **how)
+FORMS = {
+    "AddLowRank": ("base x A B scale", {"biased": 0, "rank": 5}),
+    "AddLowRankGradient": ("other dY x low A B scale", {"added": 1}),
+    "AddLowRankWeightGradient": ("dY x low B scale", {}),
+}
+
+
+@pytest.mark.parametrize("stored", [(), ("A",), ("A", "B")], ids=str)
+@pytest.mark.parametrize("operator", FORMS)
+def test_what_is_in_a_store_gives_the_same_bits_and_room_is_counted(
+    operator: str, stored: tuple[str, ...], tmp_path: Path
+) -> None:
+    names, how = FORMS[operator]
+    given = chosen(numbers((40,), 33, 5, 20), names)
+    resident = run(operator, given, **how)
+    arrays = {name: given[name] for name in stored if name in given}
+    store = held(tmp_path, arrays)
+    given |= {name: np.array([store.handle(name)]) for name in arrays}
+    session, before = session_of(operator, given, **how), store.statistics()
     with count_allocations() as counter:
         made = [np.asarray(each) for each in session.run(None, given)]
-    tensors = tuple(Tensor(name, "FLOAT", array.shape, array.nbytes, name) for name, array in given.items())
-    spec = spec_of("poet", operator)
+    read_bytes = store.statistics().read_bytes - before.read_bytes
+    store.close()
+    assert [each.tobytes() for each in made] == [each.tobytes() for each in resident]
+    tensors = tuple(
+        Tensor(name, "INT64" if name in arrays else "FLOAT", array.shape, array.nbytes, name)
+        for name, array in given.items()
+    )
+    spec, call = spec_of("poet", operator), Call(operator, "poet", how, tensors, ())
     assert spec.workspace is not None
-    taken_bytes = counter.transient_peak_bytes - sum(each.nbytes for each in made)
-    assert spec.workspace(Call(operator, "poet", how, tensors, ())) == taken_bytes > 0
+    assert spec.storage is not None
+    assert spec.workspace(call) == counter.transient_peak_bytes - sum(each.nbytes for each in made)
+    assert spec.storage(call).read_bytes == sum(array.nbytes for array in arrays.values())
+    assert bool(read_bytes) == bool(arrays)
+
+
+def test_a_stored_matrix_of_another_size_is_refused(tmp_path: Path) -> None:
+    every = numbers((6,), 5, 2, 4)
+    store = held(tmp_path, {"A": every["B"]})
+    given = chosen(every, "base x A B scale") | {"A": np.array([store.handle("A")])}
+    with pytest.raises(RuntimeFailure, match="the stored tensor of input 2 has 32 bytes, but the matrix 40"):
+        run("AddLowRank", given, biased=0, rank=2)
+    store.close()
 
 
 def test_without_rows_there_are_no_gradients() -> None:
@@ -163,7 +194,7 @@ def test_without_rows_there_are_no_gradients() -> None:
     assert d_x.shape == (0, 3, 5)
     assert not d_first.any()
     assert not d_second.any()
-    y, low = run("AddLowRank", chosen(numbers((0,), 5, 2, 4), "base x A B scale"), biased=0)
+    y, low = run("AddLowRank", chosen(numbers((0,), 5, 2, 4), "base x A B scale"), biased=0, rank=2)
     assert (y.shape, low.shape) == ((0, 4), (0, 2))
 
 
@@ -174,16 +205,24 @@ ADD, GRADIENT = chosen(EVERY, "base x A B scale"), chosen(EVERY, "other dY x low
 @pytest.mark.parametrize(
     ("operator", "given", "how", "message"),
     [
-        ("AddLowRank", ADD | {"base": EVERY["x"]}, {}, r"input 0 is .* shape \[6,5\], but must be 6 rows of 4 floats"),
-        ("AddLowRank", ADD | {"A": EVERY["x"]}, {}, r"input 2 .* must be a matrix of 5 rows"),
-        ("AddLowRank", ADD | {"B": EVERY["A"]}, {}, r"input 3 .* must be a matrix of 2 rows"),
+        (
+            "AddLowRank",
+            ADD | {"base": EVERY["base"][1:]},
+            {},
+            r"input 0 is .* shape \[5,4\], but must be 6 rows of 4 floats",
+        ),
+        ("AddLowRank", ADD | {"A": EVERY["x"]}, {}, r"input 2 .* must be a matrix of shape \[5,2\]"),
+        ("AddLowRank", ADD | {"B": EVERY["A"]}, {}, r"input 3 .* must be a matrix of shape \[2,4\]"),
         ("AddLowRank", ADD | {"B": EVERY["B"][0]}, {}, r"input 3 .* must be a matrix"),
         ("AddLowRank", ADD | {"x": EVERY["x"][..., :0]}, {}, r"input 1 .* must be rows of floats"),
         ("AddLowRank", ADD | {"x": EVERY["x"].astype(np.int64)}, {}, r"input 1 is of element type 7"),
         ("AddLowRank", ADD | {"scale": EVERY["bias"]}, {}, r"input 4"),
+        ("AddLowRank", ADD | {"B": np.ones(4, np.int64)}, {}, "input 3 is no token"),
         ("AddLowRank", ADD, {"biased": 1}, r"input 5 is missing"),
+        ("AddLowRank", ADD, {"rank": 0}, "'rank' is 0"),
+        ("AddLowRank", ADD, {"rank": 3}, r"input 2 .* must be a matrix of shape \[5,3\]"),
         ("AddLowRankGradient", GRADIENT | {"other": EVERY["dY"]}, {}, r"input 0 .* must be 6 rows of 5 floats"),
-        ("AddLowRankGradient", GRADIENT | {"low": EVERY["dY"]}, {}, r"input 3 .* must be 6 rows of 2 floats"),
+        ("AddLowRankGradient", GRADIENT | {"low": EVERY["low"][1:]}, {}, r"input 3 .* must be 6 rows of 2 floats"),
         ("AddLowRankGradient", GRADIENT | {"dY": EVERY["dY"][1:]}, {}, r"input 1 .* must be 6 rows of 4 floats"),
         ("AddLowRankGradient", GRADIENT, {"added": 3}, "input"),
         ("AddLowRankGradient", GRADIENT, {"added": 1 << 40}, "input .* is missing"),
@@ -191,7 +230,7 @@ ADD, GRADIENT = chosen(EVERY, "base x A B scale"), chosen(EVERY, "other dY x low
     ],
 )
 def test_what_does_not_fit_is_refused(operator: str, given: Arrays, how: dict[str, int], message: str) -> None:
-    defaults = {"biased": 0} if operator == "AddLowRank" else {"added": 1}
+    defaults = {"biased": 0, "rank": 2} if operator == "AddLowRank" else {"added": 1}
     with pytest.raises(RuntimeFailure, match=message):
         run(operator, given, **(defaults | how))
 
@@ -199,6 +238,6 @@ def test_what_does_not_fit_is_refused(operator: str, given: Arrays, how: dict[st
 def test_weights_that_do_not_fit_are_refused() -> None:
     given = chosen(EVERY, "dY x low B scale")
     with pytest.raises(RuntimeFailure, match=r"input 0 .* must be 6 rows of 4 floats"):
-        run("AddLowRankWeightGradient", given | {"dY": EVERY["x"]})
-    with pytest.raises(RuntimeFailure, match=r"input 3 .* must be a matrix of 2 rows"):
+        run("AddLowRankWeightGradient", given | {"dY": EVERY["dY"][1:]})
+    with pytest.raises(RuntimeFailure, match=r"input 3 .* must be a matrix of shape \[2,4\]"):
         run("AddLowRankWeightGradient", given | {"B": EVERY["A"]})

@@ -344,7 +344,7 @@ class Model:
         inputs = [self._input(FLOAT, (*rows, made)), x, first, second, scale]
         inputs += [self._input(FLOAT, (made,))] * biased
         outputs = [(FLOAT, (*rows, made)), (FLOAT, (*rows, rank))]
-        y, low = self._add("AddLowRank", inputs, outputs, biased=biased)
+        y, low = self._add("AddLowRank", inputs, outputs, biased=biased, rank=rank)
         weights = [(FLOAT, (taken, rank)), (FLOAT, (rank, made))]
         if self._random.random() < 0.5:
             self._add("AddLowRankWeightGradient", [y, x, low, second, scale], weights)

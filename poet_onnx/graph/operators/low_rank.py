@@ -3,70 +3,78 @@
 from __future__ import annotations
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators.fitting import expect, expect_count, said
-from poet_onnx.graph.operators.rules import FLOAT, nothing
+from poet_onnx.graph.operators.fitting import expect, expect_count
+from poet_onnx.graph.operators.rules import FLOAT
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, Work, elements
+from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work, elements
 
 ADD, GRADIENT, WEIGHT_GRADIENT = "AddLowRank", "AddLowRankGradient", "AddLowRankWeightGradient"
 """What adds; the gradient by all that is trained; and the one by the weights alone."""
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _HANDLE = 4, "INT64"
 _F32 = "tensor(float)"
 
 
 def _sum(context: ShapeContext) -> list[TensorType]:
-    return [context.type(0), TensorType(FLOAT, (*context.type(1).shape[:-1], context.type(2).shape[-1]))]
+    return [context.type(0), TensorType(FLOAT, (*context.type(1).shape[:-1], context.attributes["rank"]))]
+
+
+def _fits(context: ShapeContext, index: int, shape: tuple[int, int]) -> None:
+    """Check that an input is such a matrix, or the handle of one."""
+    if context.type(index).dtype.name != _HANDLE:
+        expect(context, index, shape)
 
 
 def _sum_fits(context: ShapeContext) -> None:
-    taken, rank, made = _widths(context, 2, 3)
-    rows = context.type(1).shape[:-1]
-    expect(context, 1, (*rows, taken))
+    rank = context.integer("rank", 0)
+    if rank < 1:
+        raise RuleError(f"no matrices have the rank {rank}")
+    (*rows, taken), made = context.type(1).shape, context.type(0).shape[-1]
     expect(context, 0, (*rows, made))
-    expect(context, 3, (rank, made))
+    _fits(context, 2, (taken, rank))
+    _fits(context, 3, (rank, made))
     expect_count(context, 4, 1)
     if context.integer("biased", 0):
         expect(context, 5, (made,))
 
 
-def _widths(context: ShapeContext, first: int, second: int) -> tuple[int, int, int]:
-    """Return the sizes of A and B, which are these inputs: rows of A, its columns, and columns of B."""
-    for index in (first, second):
-        if len(context.type(index).shape) != 2 or 0 in context.type(index).shape:
-            raise RuleError(f"{said(context, index)} must be a matrix")
-    taken, rank = context.type(first).shape
-    return taken, rank, context.type(second).shape[1]
-
-
 def _gradients(context: ShapeContext) -> list[TensorType]:
     added = context.integer("added", 0)
-    return [context.type(added + place) for place in (1, 3, 4)]
+    return [context.type(added + 1), *_weight_gradients(context, added)]
 
 
 def _gradients_fit(context: ShapeContext) -> None:
     added = context.integer("added", 0)
     if added < 0:
         raise RuleError(f"{added} terms cannot be added")
-    taken, rank, made = _widths(context, added + 3, added + 4)
-    rows = context.type(added + 1).shape[:-1]
-    for index in (*range(added), added + 1):
-        expect(context, index, (*rows, taken))
-    expect(context, added, (*rows, made))
-    expect(context, added + 2, (*rows, rank))
-    expect(context, added + 4, (rank, made))
-    expect_count(context, added + 5, 1)
+    taken, rank, _ = _gradient_fits(context, added)
+    for index in range(added):
+        expect(context, index, context.type(added + 1).shape)
+    _fits(context, added + 3, (taken, rank))
 
 
-def _weight_gradients(context: ShapeContext) -> list[TensorType]:
-    return [TensorType(FLOAT, (context.type(1).shape[-1], context.type(2).shape[-1])), context.type(3)]
+def _gradient_fits(context: ShapeContext, first: int) -> tuple[int, int, int]:
+    """Check dY, which is this input, x and low, and what is behind A or low; return the sizes of A and B."""
+    behind = first + 4 if context.op_type == GRADIENT else first + 3
+    (*rows, made), taken, rank = (
+        context.type(first).shape,
+        context.type(first + 1).shape[-1],
+        context.type(first + 2).shape[-1],
+    )
+    expect(context, first + 1, (*rows, taken))
+    expect(context, first + 2, (*rows, rank))
+    _fits(context, behind, (rank, made))
+    expect_count(context, behind + 1, 1)
+    return taken, rank, made
+
+
+def _weight_gradients(context: ShapeContext, first: int = 0) -> list[TensorType]:
+    made, taken, rank = (context.type(first + place).shape[-1] for place in range(3))
+    return [TensorType(FLOAT, (taken, rank)), TensorType(FLOAT, (rank, made))]
 
 
 def _weight_gradients_fit(context: ShapeContext) -> None:
-    rows, (rank, made) = context.type(1).shape[:-1], context.type(3).shape
-    expect(context, 0, (*rows, made))
-    expect(context, 2, (*rows, rank))
-    expect_count(context, 4, 1)
+    _gradient_fits(context, 0)
 
 
 def _added(call: Call) -> int:
@@ -94,9 +102,38 @@ def _work_of_weight_gradients(call: Call) -> Work:
     return Work(flops, elements(low), call.read_bytes + call.written_bytes)
 
 
+def matrices(operator: str, added: int) -> tuple[int, ...]:
+    """Return which inputs are A and B, which may be in a store.
+
+    Args:
+        operator: one of the three.
+        added: how many terms a gradient adds.
+    """
+    return {ADD: (2, 3), GRADIENT: (added + 3, added + 4), WEIGHT_GRADIENT: (3,)}.get(operator, ())
+
+
+def _stored_bytes(call: Call) -> list[int]:
+    """Return the bytes of A and B as far as they are in a store."""
+    added = _added(call)
+    if call.op_type == ADD:
+        widths, rank = (call.input(1).shape[-1], call.input(0).shape[-1]), call.integer("rank", 0)
+    else:
+        made, taken, rank = (call.input(added + place).shape[-1] for place in range(3))
+        widths = (taken, made)
+    places = matrices(call.op_type, added)
+    found = zip(places, widths[-len(places) :], strict=True)
+    return [_FLOAT_BYTES * width * rank for place, width in found if call.input(place).dtype == _HANDLE]
+
+
+def _read(call: Call) -> StorageWork:
+    stored = _stored_bytes(call)
+    return StorageWork(sum(stored), 0, len(stored))
+
+
 def _room(call: Call) -> int:
-    """Return the bytes of the gradient by x A."""
-    return call.input(_added(call) + 2).size_bytes
+    """Return the bytes of the gradient by x A, and of A or B where they are in a store: one after the other is read."""
+    low = 0 if call.op_type == ADD else call.input(_added(call) + 2).size_bytes
+    return low + max(_stored_bytes(call), default=0)
 
 
 SPECS = [
@@ -108,11 +145,15 @@ SPECS = [
         shape=_sum,
         check=_sum_fits,
         work=_work_of_sum,
-        workspace=nothing,
+        storage=_read,
+        workspace=_room,
         schema=Schema(
             "AddLowRank(base, x, A, B, scale, bias?, after...) -> y, low: base + bias + low B, low = scale * x A.",
             (("y", _F32), ("low", _F32)),
-            (Attribute("biased", "INT", "Whether there is a bias."),),
+            (
+                Attribute("biased", "INT", "Whether there is a bias."),
+                Attribute("rank", "INT", "Columns of A."),
+            ),
         ),
     ),
     OpSpec(
@@ -123,6 +164,7 @@ SPECS = [
         shape=_gradients,
         check=_gradients_fit,
         work=_work_of_gradients,
+        storage=_read,
         workspace=_room,
         schema=Schema(
             "AddLowRankGradient(added..., dY, x, low, A, B, scale, after...) -> dX, dA, dB: the gradients of what "
@@ -138,6 +180,7 @@ SPECS = [
         shape=_weight_gradients,
         check=_weight_gradients_fit,
         work=_work_of_weight_gradients,
+        storage=_read,
         workspace=_room,
         schema=Schema(
             "AddLowRankWeightGradient(dY, x, low, B, scale, after...) -> dA, dB: the same without that of x.",
