@@ -34,10 +34,10 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
     for step in plain:
         step(model)
     steps: list[InPlacePass] = [
-        UseAttention(trained),
         UseRmsNormalize(trained),
         UseGatedActivation(),
         UseRotate(trained),
+        UseAttention(trained),  # behind what puts transpositions in front of it
         AddLowRank(trained),
     ]
     modified = [step(model).modified for step in steps]

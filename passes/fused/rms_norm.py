@@ -9,6 +9,7 @@ Rules:
         nobody reads.
     R3. A scale that is made of frozen numbers alone, such as 1 + weight, is computed here.
     R4. All are float32; what is between is read by nobody else.
+    R5. Where x is transposed heads and tokens, which nobody else reads, the result is transposed instead.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from poet_onnx.passes.fused.reading import (
     only_reader,
     other_input,
 )
+from poet_onnx.passes.fused.transposed import before_transposition, transpose_behind
 from poet_onnx.passes.node_builder import initializer, let_stand_for
 from poet_onnx.passes.panel_layers import remove_unread
 from poet_onnx.passes.views import sizes_of
@@ -60,7 +62,7 @@ class _Norm:
 
 
 class UseRmsNormalize(InPlacePass):
-    """Write the nodes (R1 to R4). Requires a graph with static shapes, without casts that do nothing."""
+    """Write the nodes (R1 to R5). Requires a graph with static shapes, without casts that do nothing."""
 
     def __init__(self, trained: Collection[str] = ()) -> None:
         super().__init__()
@@ -88,6 +90,10 @@ class UseRmsNormalize(InPlacePass):
         let_stand_for(outputs[0], old)
         graph.remove(last, safe=True)
         remove_unread(graph, read, _PARTS)
+        source = before_transposition(x)
+        if source is not None:
+            outputs[1].shape = ir.Shape((*sizes_of(source)[:-1], 1))
+            transpose_behind(graph, new, source)
 
     def _scale(self, graph: ir.Graph, name: str, norm: _Norm) -> ir.Value:
         """Return the scale, which may be ones or computed here (R3)."""

@@ -7,7 +7,9 @@ Rules:
         node is of the whole row.
     Y3. What is between is read by nobody else. Nothing that is trained leads to cos or sin, which have a row for each
         row of x, or one for several. All are float32.
-    Y4. RotaryEmbedding of four dimensions, whose tables are constants with a row for each token, becomes the node, too.
+    Y4. Where x is transposed heads and tokens, which nobody else reads, and all heads have the same angles, the result
+        is transposed instead.
+    Y5. RotaryEmbedding of four dimensions, whose tables are constants with a row for each token, becomes the node, too.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.rotary import ROTATE, fits
 from poet_onnx.passes.fused.reading import is_float, is_frozen, made_alone, made_by, only_reader, other_input
+from poet_onnx.passes.fused.transposed import before_transposition, transpose_behind
 from poet_onnx.passes.node_builder import initializer
 from poet_onnx.passes.panel_layers import remove_unread
-from poet_onnx.passes.views import replace_node, sizes_of
+from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
 
+_RANK, _OPERANDS = 4, 3
 _PARTS = ("Add", "Mul", "Concat", "Neg", "Slice", "Split", "Unsqueeze", "Reshape")
 
 
@@ -60,7 +64,7 @@ class _Part:
 
 
 class UseRotate(InPlacePass):
-    """Write the nodes (Y1 to Y4). Requires a graph with static shapes, without casts that do nothing."""
+    """Write the nodes (Y1 to Y5). Requires a graph with static shapes, without casts that do nothing."""
 
     def __init__(self, trained: Collection[str] = ()) -> None:
         super().__init__()
@@ -83,9 +87,18 @@ class UseRotate(InPlacePass):
     def _write(self, graph: ir.Graph, found: _Rotation) -> None:
         numbers = {"rotated": found.rotated, "interleaved": int(found.is_interleaved), "inverse": 0}
         attributes = [ir.AttrInt64(name, number) for name, number in numbers.items()]
-        read = [value for value in found.last.inputs if value is not None]
-        replace_node(found.last, ROTATE, [found.x, found.cos, found.sin], attributes, [found.last.outputs[0]])
+        made, read = found.last.outputs[0], [value for value in found.last.inputs if value is not None]
+        replace_node(found.last, ROTATE, [found.x, found.cos, found.sin], attributes, [made])
         remove_unread(graph, read, _PARTS)
+        source = before_transposition(found.x)
+        if source is None:
+            return
+        (use,) = found.x.uses()
+        if all(_are_of_all_heads(table) for table in (found.cos, found.sin)):
+            for index, table in enumerate((found.cos, found.sin), start=1):
+                use.node.replace_input_with(index, _of_tokens_first(graph, table))
+                remove_unread(graph, [table], VIEWS)
+            transpose_behind(graph, use.node, source)
 
 
 def _led_to(graph: ir.Graph, trained: Collection[str]) -> set[ir.Value]:
@@ -206,16 +219,44 @@ def _of_whole_row(found: _Rotation) -> _Rotation | None:
     return replace(found, last=joined, x=part.whole) if is_rest else None
 
 
+def _four_sizes(table: ir.Value) -> tuple[int, ...]:
+    return (1,) * (_RANK - len(sizes_of(table))) + sizes_of(table)
+
+
+def _are_of_all_heads(table: ir.Value) -> bool:
+    return _four_sizes(table)[1] == 1
+
+
+def _of_tokens_first(graph: ir.Graph, table: ir.Value) -> ir.Value:
+    """Return a table for rows of [batch, tokens, heads, width], made once."""
+    batch, _, tokens, width = _four_sizes(table)
+    shape, source = (batch, tokens, 1, width), seen(table)
+    name, maker = f"{source.name}/tokens_first", source.producer()
+    if table.const_value is not None:
+        return graph.initializers.get(name) or _viewed(graph, name, table, shape)
+    known = graph.initializers.get(f"{name}/shape")
+    if known is not None:
+        return next(iter(known.uses())).node.outputs[0]
+    made = ir.Value(name=name, type=table.type, shape=ir.Shape(shape))
+    sizes = initializer(graph, f"{name}/shape", np.array(shape, np.int64))
+    node = ir.Node("", "Reshape", [source, sizes], outputs=[made], name=name)
+    if maker is None:
+        graph.insert_before(graph[0], node)
+    else:
+        graph.insert_after(maker, node)
+    return made
+
+
 def _of_operator(graph: ir.Graph, node: ir.Node, trained: Collection[str]) -> _Rotation | None:
-    """Return the rotation of ONNX's operator (Y4)."""
-    if len([value for value in node.inputs if value is not None]) != 3:
+    """Return the rotation of ONNX's operator (Y5)."""
+    if len([value for value in node.inputs if value is not None]) != _OPERANDS:
         return None
     x, cos, sin = node.inputs
-    if x is None or cos is None or sin is None or not is_float(x) or len(sizes_of(x)) != 4:
+    if x is None or cos is None or sin is None or not is_float(x) or len(sizes_of(x)) != _RANK:
         return None
     if not (is_frozen(cos, trained) and is_frozen(sin, trained)) or sizes_of(cos) != sizes_of(sin):
         return None
-    if len(sizes_of(cos)) != 3:
+    if len(sizes_of(cos)) != _RANK - 1:
         return None
     rotated = node.attributes.get_int("rotary_embedding_dim", 0) or sizes_of(x)[-1]
     batch, tokens, half = sizes_of(cos)

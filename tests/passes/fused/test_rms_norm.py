@@ -22,6 +22,7 @@ ARRAYS = {
     "one": np.array([1], np.float32),
     "minus_half": np.array(-0.5, np.float32),
     "axis": np.array([-1]),
+    "first": np.array([0]),
     "scale": random(8),
     "whole": random(5, 8),
 }
@@ -92,6 +93,15 @@ def test_single_operators_become_ours(operator: str) -> None:
     assert node.attributes["epsilon"].as_float() == np.float32(1e-6)
     other = model(f"y = {operator}<axis = 1>(x, whole)", opset=23)
     assert not UseRmsNormalize()(other).modified
+
+
+def test_heads_are_transposed_behind() -> None:
+    turned = "Transpose<perm = [0, 2, 1, 3]>"
+    body = INVERSE.replace("Pow(x", "Pow(h").replace("axes = [-1]", "axes = [3]")
+    body = f"u = Unsqueeze(x, first) h = {turned}(u) {body} n = Mul(h, i) t = Mul(n, scale) v = {turned}(t)"
+    given = model(f"{body} y = Squeeze(v, first)")
+    assert fused(given) == ["Unsqueeze", RMS_NORMALIZE, "Transpose", "Transpose", "Squeeze"]
+    assert next(node for node in given.graph if node.op_type == RMS_NORMALIZE).outputs[1].shape == (1, 2, 5, 1)
 
 
 def test_a_weight_that_is_trained_keeps_its_sum() -> None:

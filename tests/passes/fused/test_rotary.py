@@ -30,6 +30,8 @@ ARRAYS = {
     "part_cos": random(1, 1, 5, 4),
     "part_sin": random(1, 1, 5, 4),
     "odd": random(1, 1, 1, 1),
+    **{name: random(1, 1, 2, 8) for name in ("few_cos", "few_sin")},
+    **{name: random(5, 2, 8) for name in ("head_cos", "head_sin")},
 }
 HALVES = "a = Slice(x, i0, i4, i3, i1) b = Slice(x, i4, most, i3, i1) n = Neg(b) r = Concat<axis = -1>(n, a)"
 NEIGHBOURS = """a = Slice(x, i0, most, i3, i2) b = Slice(x, i1, most, i3, i2) n = Neg(b)
@@ -91,6 +93,32 @@ def test_what_exporters_write_becomes_one_node(body: str, how: tuple[int, int]) 
     (node,) = fused(model(body))
     assert node.op_type == ROTATE
     assert (node.attributes["rotated"].as_int(), node.attributes["interleaved"].as_int()) == how
+
+
+TURNED = "{} = Transpose<perm = [0, 2, 1, 3]>({})"
+OF_HEADS = f"""{TURNED.format("h", "x")} a = Slice(h, i0, i4, i3, i1) b = Slice(h, i4, most, i3, i1) n = Neg(b)
+    r = Concat<axis = -1>(n, a) s = Mul(h, COS) t = Mul(r, SIN) z = Add(s, t) {TURNED.format("y", "z")}"""
+
+
+@pytest.mark.parametrize(
+    ("angles", "operators"),
+    [
+        ("", [ROTATE, "Transpose", "Transpose"]),
+        ("c = Neg(few_cos) s2 = Neg(few_sin)", ["Neg", "Neg", "Reshape", "Reshape", ROTATE, "Transpose", "Transpose"]),
+        ("each", ["Transpose", ROTATE, "Transpose"]),
+    ],
+    ids=["constants", "made by nodes", "of each head"],
+)
+def test_heads_are_transposed_behind(angles: str, operators: list[str]) -> None:
+    body = OF_HEADS.replace("COS", "few_cos").replace("SIN", "few_sin")
+    if angles == "each":
+        body = OF_HEADS.replace("COS", "head_cos").replace("SIN", "head_sin")
+    elif angles:
+        body = f"{angles} {OF_HEADS}".replace("COS", "c").replace("SIN", "s2")
+    nodes = fused(model(body))
+    assert sorted(node.op_type for node in nodes) == sorted(operators)
+    first, *_ = (node for node in nodes if node.op_type in (ROTATE, "Transpose"))
+    assert (first.op_type == ROTATE) == (angles != "each")
 
 
 def test_a_part_without_the_rest_is_rotated_alone() -> None:
