@@ -47,14 +47,14 @@ struct Silu {
 struct Gelu {
   static constexpr float kRootOfHalf = 0.707106781F, kDensity = 0.398942280F;  // 1 / sqrt(2 pi)
 
-  static float below(float x) {
-    const float size = (x < 0 ? -x : x) * kRootOfHalf, tail = 0.5F * error_complement(size);
+  __attribute__((always_inline)) static float below(float x, float power) {
+    const float size = (x < 0 ? -x : x) * kRootOfHalf, tail = 0.5F * error_complement(size, power);
     return x < 0 ? tail : 1.0F - tail;
   }
-  static float value(float x) { return x * below(x); }
+  static float value(float x) { return x * below(x, exponential(-0.5F * x * x)); }
   static Activated both(float x) {
-    const float share = below(x);
-    return {x * share, share + x * (kDensity * exponential(-0.5F * x * x))};
+    const float power = exponential(-0.5F * x * x), share = below(x, power);
+    return {x * share, share + x * (kDensity * power)};
   }
 };
 
