@@ -5,10 +5,11 @@
 
 A decoder of the shape of Qwen2-0.5B, with so many layers and words and random weights, is exported with transformers
 and rewritten for the stock runtime, one thread, with adapters of rank 8 at every projection and SGD: with floats and
-with `--quantize 4bit`, each all in RAM and with weights in a store, and once with a plan that recomputes. Fresh
-processes then train so many steps on the same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a
-process that also evaluates, saves and exports; `step_seconds` is processor time, `read_mib` what a step reads from the
-store. `digest` is of all losses, adapters and moments: where weights are the same, it is.
+with `--quantize 4bit`, each all in RAM and with weights in a store, and once with a plan that recomputes within
+`--activations`, and pages nothing. Fresh processes then train so many steps on the same batches. `peak_mib` is VmHWM,
+`predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports; `step_seconds` is processor
+time, `read_mib` and `written_mib` what a step reads from the store and writes to it, making the store included.
+`digest` is of all losses, adapters and moments: where weights are the same, it is.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "floats, store": {"store": "always"},
     "4 bits": {"store": "never", "quantize": "4bit"},
     "4 bits, store": {"store": "always", "quantize": "4bit"},
-    "4 bits, store, recompute": {"store": "always", "quantize": "4bit", "activation_budget": "40%"},
+    "4 bits, store, recompute": {"store": "always", "quantize": "4bit", "paging": False},
 }
 FIELDS = ("weights", "layers", "words", "tokens", "steps", "nodes", "predicted_mib", "peak_mib", "step_seconds")
-FIELDS += ("read_mib", "digest")
+FIELDS += ("read_mib", "written_mib", "digest")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=4, help="of the decoder (default 4)")
     parser.add_argument("--words", type=int, default=8000, help="of its vocabulary (default 8000)")
     parser.add_argument("--tokens", type=int, default=128, help="of a batch (default 128)")
+    parser.add_argument(
+        "--activations", default="40%", metavar="BUDGET", help="of the plan that recomputes (default 40%%)"
+    )
     parser.add_argument("--steps", type=int, default=5, help="that each process trains (default 5)")
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
     options = parser.parse_args(arguments)
@@ -70,7 +74,10 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
 
     settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "causal-lm", "optimizer": "sgd"}
     settings |= {"lora": LORA, "python": "3.11", "gap": 0.5, "time_limit_seconds": 60, "activation_budget": "100%"}
-    result = rewrite(forward, **{**settings, **WAYS[way]})
+    settings |= WAYS[way]
+    if "recompute" in way:
+        settings["activation_budget"] = options.activations
+    result = rewrite(forward, **settings)
     result.save(model)
     store = str(model.with_suffix(".store")) if result.plan.stored else ""
     command = [options.stock_python, str(WORKER), str(model), store, str(options.steps)]
@@ -86,6 +93,7 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
         "peak_mib": found["peak_mib"],
         "step_seconds": found["step_seconds"],
         "read_mib": found["read_mib"],
+        "written_mib": found["written_mib"],
         "digest": found["digest"][:12],
     }
 
