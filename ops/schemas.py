@@ -13,8 +13,10 @@ from onnx import TypeProto, defs, helper, shape_inference
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import SPECS, OpSpec
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import Schema
+from poet_onnx.graph.operators.spec import Attribute, Schema
 from poet_onnx.ops.runtime_schemas import register_runtime_schemas
+
+_NEXT_STEP = Attribute("next_step", "INT", "Step of the plan that begins when the node has ended.", required=False)
 
 # Their elements have no fixed size of whole bytes.
 _REFUSED_TYPES = {
@@ -62,7 +64,7 @@ def _schema(spec: OpSpec, said: Schema) -> defs.OpSchema:
         type_constraints=constraints,
         attributes=[
             attribute(each.name, getattr(defs.OpSchema.AttrType, each.kind), each.meaning, required=each.required)
-            for each in said.attributes
+            for each in (*said.attributes, _NEXT_STEP)
         ],
     )
     schema.set_type_and_shape_inference_function(lambda context: _infer(spec, said, context))

@@ -22,14 +22,15 @@ Rules:
         version: ONNX Runtime's SkipLayerNormFusion (onnxruntime/core/optimizer/skip_layer_norm_fusion.cc) would fuse
         the two, which it takes for inference, and leave the statistics out. In the model as given the gradient reads
         the sum too, which keeps them apart; with a plan it may read another version.
-    L11. A Mark says that a step begins, where the runtime could not know it from what is asked for. It reads the
-        graph's first input, for a node must read something, and makes nothing.
+    L11. Where the runtime could not know from what is asked for that a step begins, the node before says so when it has
+        ended, if it is one of ours; else a Mark does, which reads the graph's first input, for a node must read
+        something, and makes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
 from poet_onnx.errors import CheckFailedError
@@ -42,6 +43,9 @@ ARENA = "Arena"
 
 MARK = "Mark"
 """Operator that tells the arena which step begins."""
+
+NEXT_STEP = "next_step"
+"""Attribute of any other operator of ours: the step that begins when the node has ended."""
 
 NORMALIZATIONS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization"))
 """Operators that the runtime fuses with an Add before them."""
@@ -62,7 +66,7 @@ class LayoutNode:
         source: name of the graph's node that it is, or repeats; "" for gates, scratch and transfers.
         slot: of a transfer, which slot of the page file; None otherwise.
         value: of a transfer, the tensor that it moves; "" otherwise.
-        begins: of a mark, the step that begins; None otherwise.
+        begins: of a mark, or behind a node of ours, the step that begins; None otherwise.
     """
 
     name: str
@@ -159,9 +163,12 @@ class _Layout:
         return self._placed
 
     def _mark(self, index: int) -> None:
-        """Place a Mark (L11)."""
+        """Let the node before say that a step begins, or a Mark (L11)."""
         begins = self._marks.get(index)
-        if begins is not None and self._graph.inputs:
+        last = self._placed[-1] if self._placed else None
+        if begins is not None and last is not None and last.source and last.domain == POET_DOMAIN:
+            self._placed[-1] = replace(last, begins=begins)
+        elif begins is not None and self._graph.inputs:
             name = self._node_names.of("mark", f"/{begins}")
             self._placed.append(LayoutNode(name, MARK, POET_DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
 

@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
-from poet_onnx.passes.layout import ARENA, TOKEN, LayoutNode
+from poet_onnx.passes.layout import ARENA, NEXT_STEP, TOKEN, LayoutNode
 from poet_onnx.passes.paging import transfer_attributes
 
 
@@ -55,7 +55,8 @@ class MaterializePlan(InPlacePass):
         graph, before = model.graph, _wiring(model.graph)
         sources = {node.name or "": node for node in graph}
         own = transfer_attributes(self._graph, self._layout)
-        own |= {each.name: (ir.AttrInt64("step", each.begins),) for each in self._layout if each.begins is not None}
+        marks = {each.name: each.begins for each in self._layout if each.begins is not None and not each.source}
+        own |= {name: (ir.AttrInt64("step", begins),) for name, begins in marks.items()}
         values = {value.name: value for value in (*graph.initializers.values(), *graph.inputs) if value.name}
         made: list[ir.Node] = []
         for placed in self._layout:
@@ -66,6 +67,8 @@ class MaterializePlan(InPlacePass):
             else:
                 for index, value in enumerate(inputs):
                     node.replace_input_with(index, value)
+            if placed.source and placed.begins is not None:
+                node.attributes[NEXT_STEP] = ir.AttrInt64(NEXT_STEP, placed.begins)
             values.update((value.name, value) for value in node.outputs if value.name)
             made.append(node)
         _replace_nodes(graph, made)
@@ -74,7 +77,8 @@ class MaterializePlan(InPlacePass):
                 _describe(value, None if like == TOKEN else self._graph.tensors[like])
         if any(placed.domain == POET_DOMAIN for placed in self._layout):
             model.opset_imports[POET_DOMAIN] = POET_VERSION
-        return PassResult(model, modified=_wiring(graph) != before)
+        says = any(each.begins is not None for each in self._layout)
+        return PassResult(model, modified=says or _wiring(graph) != before)
 
     def ensures(self, model: ir.Model) -> None:
         """Check that the model is exactly what the layout says."""
@@ -101,6 +105,8 @@ def check_materialized(model: ir.Model, layout: Sequence[LayoutNode]) -> None:
             raise CheckFailedError(
                 f"Node '{node.name}' stands where the plan has '{placed.name}', or reads other values."
             )
+        if placed.source and node.attributes.get_int(NEXT_STEP, None) != placed.begins:
+            raise CheckFailedError(f"Node '{node.name}' does not say which step begins behind it, as the plan does.")
         for name in inputs:
             if name and name not in known:
                 raise CheckFailedError(f"Node '{node.name}' reads '{name}' before it is made.")
@@ -126,11 +132,12 @@ def _make(
     placed: LayoutNode, source: ir.Node | None, inputs: Sequence[ir.Value | None], attributes: Iterable[ir.Attr]
 ) -> ir.Node:
     """Make a node: a copy of a source node, a gate, scratch, a transfer or a mark."""
+    copied = () if source is None else (each for each in source.attributes.values() if each.name != NEXT_STEP)
     return ir.Node(
         placed.domain,
         placed.op_type,
         inputs,
-        attributes if source is None else source.attributes.values(),
+        attributes if source is None else copied,
         overload="" if source is None else source.overload,
         outputs=[ir.Value(name=name) for name in placed.outputs],
         name=placed.name,

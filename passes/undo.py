@@ -19,7 +19,7 @@ from poet_onnx.description.metadata import (
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.artifacts import unsaid_roles
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.passes.layout import ARENA, MARK
+from poet_onnx.passes.layout import ARENA, MARK, NEXT_STEP
 
 _COPY = re.compile(rf"(.+){RECOMPUTED}[0-9]+", re.DOTALL)
 _VIEW = re.compile(r"(.+)/view_[0-9]+", re.DOTALL)
@@ -32,7 +32,8 @@ class UndoPlan(InPlacePass):
     """Remove from a rewritten model what carries the plan out: copies, gates, transfers, addresses.
 
     Rules:
-        U1. Recomputed nodes and the scratch that they get, gates, marks, transfers and the arena are removed.
+        U1. Recomputed nodes and the scratch that they get, gates, marks, transfers and the arena are removed. No node
+            says which step begins behind it.
         U2. Each node that stays reads what it read when it was planned. Example: what reads `x/page_in_1` reads `x`.
         U3. A view that stands there for another version alone is the planned one: it gets its names back.
         U4. Inputs say again what they are for, as far as the metadata or the format tell.
@@ -55,6 +56,7 @@ class UndoPlan(InPlacePass):
                 stands_for |= zip(node.outputs, source.outputs, strict=False)
             elif node.op_type in _PASSES_ON and node.inputs and node.inputs[0] is not None:
                 stands_for |= dict.fromkeys(node.outputs, node.inputs[0])
+        said = [node for node in graph if node.attributes.pop(NEXT_STEP, None) is not None]
         for node in graph:
             for place, value in enumerate(node.inputs):
                 if value is not None and value in stands_for:
@@ -64,7 +66,7 @@ class UndoPlan(InPlacePass):
                 node.replace_input_with(place, None)
         graph.remove(added)
         _say_roles(model)
-        return PassResult(model, modified=bool(added))
+        return PassResult(model, modified=bool(added or said))
 
 
 def _source(node: ir.Node, nodes: dict[str, ir.Node]) -> ir.Node | None:

@@ -2,7 +2,8 @@
 // node reserved when its session was made. Nobody needs the output, but the runtime's own operators crash on an input
 // that was never made. It lives as long as the run, and is outside of every plan.
 //
-// Mark(X): the step with this number begins, where what is asked for would not tell.
+// Mark(X): the step with this number begins, where what is asked for would not tell. Other operators of ours say the
+// same when they have ended, by an attribute `next_step` (registration.cpp).
 #include <algorithm>
 
 #include "arena/arenas.h"

@@ -1,9 +1,11 @@
 // RegisterCustomOps, the function that ONNX Runtime looks up in a custom-op library, and the OrtCustomOp of each
 // operator.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include "arena/arenas.h"
 #include "kernels/kernel.h"
 #include "process/fork.h"
 #include "runtime/allocation_tracker.h"
@@ -32,6 +34,8 @@ struct OpSet {
 struct KernelHandle {
   const Api* api;
   std::unique_ptr<Kernel> kernel;
+  bool has_next_step;
+  uint32_t next_step;  // that begins when the node has ended
 };
 
 const Op& self(const OrtCustomOp* op) { return *static_cast<const Op*>(op); }
@@ -42,7 +46,10 @@ OrtStatus* create_kernel(const OrtCustomOp* raw, const OrtApi*, const OrtKernelI
   return guarded(api, [&] {
     const NodeInfo node(api, info, op.set->config);
     try {
-      *kernel = new KernelHandle{&api, op.definition->create(node)};
+      int64_t next = 0;
+      const bool has_next = node.optional_int("next_step", &next) && next >= 0;
+      *kernel = new KernelHandle{&api, op.definition->create(node), has_next,
+                                 static_cast<uint32_t>(std::min<int64_t>(next, UINT32_MAX))};
     } catch (const Error& error) {
       throw Error(std::string(op.definition->name) + " node '" + node.name() + "': " + error.what());
     }
@@ -54,6 +61,7 @@ OrtStatus* compute(void* raw, OrtKernelContext* raw_context) {
   return guarded(*handle->api, [&] {
     Context context(*handle->api, raw_context);
     handle->kernel->compute(context);
+    if (handle->has_next_step) arenas::reach(handle->next_step);
   });
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
@@ -255,6 +258,36 @@ def test_l9_what_nobody_reads_goes_into_a_gate() -> None:
     assert by_name(layout)["B/release_1"].inputs == ("b/recompute_1",)
     paged = nodes_of_plan(CHAIN, steps("A B >b b> C <b b< D"))
     assert names(paged)[-2:] == ["b/release_1", "D"]
+
+
+def test_l11_a_node_of_ours_says_which_step_begins_behind_it_and_a_mark_behind_others() -> None:
+    ours = graph(
+        node("A", "Relu", "x", "a"),
+        replace(node("B", "Relu", "a", "b"), domain=POET_DOMAIN),
+        node("C", "Relu", "b", "c"),
+        replace(node("D", "Add", "c b", "d"), domain=POET_DOMAIN),
+        outputs="d",
+    )
+    layout = nodes_of_plan(ours, steps("A B C B1 D"), {2: 2, 3: 3, 4: 4, 5: 5})
+    assert names(layout) == ["A", "B", "C", "mark/3", "B/gate_1", "B/recompute_1", "D"]
+    assert {placed.name: placed.begins for placed in layout if placed.begins is not None} == {
+        "B": 2,
+        "mark/3": 3,
+        "B/recompute_1": 4,
+        "D": 5,
+    }
+    assert nodes_of_plan(ours, steps("A B C D")) == nodes_of_plan(ours, steps("A B C D"), {})
+
+
+def test_l11_behind_what_releases_a_buffer_there_is_a_mark() -> None:
+    masked = graph(
+        node("A", "Relu", "x", "a"),
+        replace(node("B", "MaxPool", "a", "b mask"), domain=POET_DOMAIN),
+        node("C", "Relu", "b", "c"),
+        outputs="c",
+    )
+    layout = nodes_of_plan(masked, steps("A B C"), {2: 2})
+    assert names(layout) == ["A", "B", "B/release_0", "mark/2", "C"]
 
 
 def test_names_that_the_model_already_has_are_avoided() -> None:

@@ -15,6 +15,8 @@ from safetensors.numpy import load_file, save_file
 import poet_onnx
 from poet_onnx import SGD, AdamW, Lora, TrainingSession
 from poet_onnx.description.metadata import handle_name
+from poet_onnx.passes.layout import NEXT_STEP
+from poet_onnx.runtime import count_arena
 
 WIDTH, RANK, WORDS, SHAPE = 512, 32, 40, (2, 6)
 """A and B have 64 KiB each: they may be in a store."""
@@ -56,7 +58,9 @@ def session_of(path: Path, **how: Any) -> TrainingSession:
 
 def trained(session: TrainingSession, folder: Path) -> tuple[list[float], dict[str, bytes]]:
     """Return losses of some batches, and all that is trained and kept afterwards."""
-    losses = [session.step(batch(number)) for number in range(4)]
+    with count_arena() as counter:
+        losses = [session.step(batch(number)) for number in range(4)]
+        assert counter.statistics.unplanned == 0 < counter.statistics.planned
     session.save_checkpoint(folder / "state.safetensors")
     return losses, {name: array.tobytes() for name, array in load_file(folder / "state.safetensors").items()}
 
@@ -82,6 +86,7 @@ def test_adapters_in_a_store_give_the_bits_of_those_in_ram(
     nodes = onnx.load(tmp_path / "disk.onnx").graph.node
     read = [len(handles.intersection(node.input)) for node in nodes if node.op_type in OPERATORS]
     assert sorted(read) == [1, 2, 2, 2, 2, 2]
+    assert any(attribute.name == NEXT_STEP for node in nodes for attribute in node.attribute)
     assert not any(node.op_type == "LoadStored" and handles.intersection(node.input) for node in nodes)
     resident = session_of(tmp_path / "ram.onnx", **how)
     stored = session_of(tmp_path / "disk.onnx", store=tmp_path / "store", **how)
