@@ -14,7 +14,7 @@ from forward_models import parse, step
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
 from poet_onnx.gradients import train_graph as module
-from poet_onnx.runtime import arena_statistics
+from poet_onnx.runtime import count_arena
 
 WORDS, TOKENS, HEADS, WIDTH = 40, 6, 4, 8
 RNG = np.random.default_rng(5)
@@ -148,6 +148,7 @@ def test_a_session_trains_in_its_region_and_evaluates_the_same_loss(tmp_path: Pa
     session = TrainingSession(path, values, eval_model=evaluation, optimizer=SGD(0.01))
     batch = {"ids": IDS, "labels": IDS}
     evaluated = session.evaluate([batch])["loss"]
-    assert session.step(batch) == pytest.approx(evaluated, rel=2e-6)
-    assert session.step(batch) < evaluated
-    assert arena_statistics().unplanned == 0
+    with count_arena() as counter:
+        assert session.step(batch) == pytest.approx(evaluated, rel=2e-6)
+        assert session.step(batch) < evaluated
+        assert counter.statistics.unplanned == 0 < counter.statistics.planned
