@@ -22,7 +22,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.attention import ATTEND, BLOCK_ROWS
-from poet_onnx.passes.fused.reading import number_in
+from poet_onnx.passes.fused.reading import led_to_by, number_in
 from poet_onnx.passes.node_builder import initializer, let_stand_for
 from poet_onnx.passes.views import VIEWS, only_maker, seen, sizes_of
 
@@ -42,7 +42,7 @@ class UseAttention(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         """Write the nodes."""
         graph = model.graph
-        changing = _led_to_by(graph, self._trained)
+        changing = led_to_by(graph, self._trained)
         modified = False
         for node in list(graph):
             found = _Attention.around(node)
@@ -278,15 +278,6 @@ def _fits(mask: ir.Value, scores: ir.Value) -> bool:
     behind = wanted[len(wanted) - len(sizes) :]
     is_whole = bool(sizes) and len(sizes) <= len(wanted) and sizes[-1] == wanted[-1]
     return is_whole and all(size in (1, most) for size, most in zip(sizes, behind, strict=True))
-
-
-def _led_to_by(graph: ir.Graph, names: Collection[str]) -> set[ir.Value]:
-    """Return all values to which named initializers lead."""
-    found = {value for name, value in graph.initializers.items() if name in names}
-    for node in graph:
-        if any(value in found for value in node.inputs):
-            found.update(node.outputs)
-    return found
 
 
 def _write(graph: ir.Graph, found: _Attention) -> None:

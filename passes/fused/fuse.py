@@ -19,7 +19,6 @@ from poet_onnx.passes.fused.gated_activation import UseGatedActivation
 from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.fused.rotary import UseRotate
-from poet_onnx.passes.fused.token_order import ReadTokensFirst
 from poet_onnx.passes.normalize import FoldShapes
 from poet_onnx.passes.unread import RemoveUnread
 
@@ -39,7 +38,6 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         UseGatedActivation(),
         UseRotate(trained),
         UseAttention(trained),  # behind what puts transpositions in front of it
-        ReadTokensFirst(),
         AddLowRank(trained),
     ]
     modified = [step(model).modified for step in steps]

@@ -82,3 +82,12 @@ def last_axis_of(node: ir.Node, value: ir.Value) -> bool:
 def _integers(value: ir.Value) -> tuple[int, ...]:
     assert value.const_value is not None
     return tuple(int(number) for number in np.atleast_1d(value.const_value.numpy()))
+
+
+def led_to_by(graph: ir.Graph, names: Collection[str]) -> set[ir.Value]:
+    """Return all values to which named initializers lead, themselves included."""
+    found = {value for name, value in graph.initializers.items() if name in names}
+    for node in graph:
+        if any(value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found

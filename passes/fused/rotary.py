@@ -23,7 +23,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.rotary import ROTATE, fits
-from poet_onnx.passes.fused.reading import is_float, is_frozen, made_alone, made_by, only_reader, other_input
+from poet_onnx.passes.fused.reading import is_float, is_frozen, led_to_by, made_alone, made_by, only_reader, other_input
 from poet_onnx.passes.fused.transposed import before_transposition, transpose_behind
 from poet_onnx.passes.node_builder import initializer
 from poet_onnx.passes.panel_layers import remove_unread
@@ -73,7 +73,7 @@ class UseRotate(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         """Write them."""
         graph = model.graph
-        learning = _led_to(graph, self._trained)
+        learning = led_to_by(graph, self._trained)
         modified = False
         for node in list(graph):
             if node.domain not in ONNX_DOMAINS or node.op_type not in ("Add", "RotaryEmbedding"):
@@ -99,16 +99,6 @@ class UseRotate(InPlacePass):
                 use.node.replace_input_with(index, _of_tokens_first(graph, table))
                 remove_unread(graph, [table], VIEWS)
             transpose_behind(graph, use.node, source)
-
-
-def _led_to(graph: ir.Graph, trained: Collection[str]) -> set[ir.Value]:
-    """Return the values that depend on what is trained."""
-    led = {value for name, value in graph.initializers.items() if name in trained}
-    led |= {value for value in graph.inputs if value.name in trained}
-    for node in graph:
-        if any(value in led for value in node.inputs):
-            led.update(node.outputs)
-    return led
 
 
 def _rotation(add: ir.Node) -> _Rotation | None:
