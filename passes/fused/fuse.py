@@ -7,7 +7,8 @@ what is exported keeps the exporter's nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -31,8 +32,6 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         trained: names of initializers that are trained.
     """
     plain: list[InPlacePass] = [MergeCasts(), FoldShapes()]
-    for step in plain:
-        step(model)
     steps: list[InPlacePass] = [
         UseRmsNormalize(trained),
         UseGatedActivation(),
@@ -40,10 +39,25 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         UseAttention(trained),  # behind what puts transpositions in front of it
         AddLowRank(trained),
     ]
-    modified = [step(model).modified for step in steps]
+    with _given(model.graph, trained):
+        for step in plain:
+            step(model)
+        modified = [step(model).modified for step in steps]
     if any(modified):
         model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
         RemoveUnread()(model)
+
+
+@contextmanager
+def _given(graph: ir.Graph, names: Collection[str]) -> Iterator[None]:
+    """Let initializers that are trained be inputs for a while: no pass takes their numbers for constants."""
+    values = [value for name, value in graph.initializers.items() if name in names and not value.is_graph_input()]
+    graph.inputs.extend(values)
+    try:
+        yield
+    finally:
+        for value in values:
+            graph.inputs.remove(value)
 
 
 def fuse_gradients(model: ir.Model) -> None:
