@@ -5,11 +5,11 @@
 
 A decoder of the shape of Qwen2-0.5B, with so many layers and words and random weights, is exported with transformers
 and rewritten for the stock runtime, one thread, with adapters of rank 8 at every projection and SGD: with floats and
-with `--quantize 4bit`, each all in RAM and with weights in a store, and once with a plan that recomputes within
-`--activations`, and pages nothing. Fresh processes then train so many steps on the same batches. `peak_mib` is VmHWM,
-`predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports; `step_seconds` is processor
-time, `read_mib` and `written_mib` what a step reads from the store and writes to it, making the store included.
-`digest` is of all losses, adapters and moments: where weights are the same, it is.
+with `--quantize 4bit`, each all in RAM and with weights in a store, and with plans that keep to `--activations`, by
+recompute and, the last one, by paging, too. Fresh processes then train so many steps on the same batches. `peak_mib`
+is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports; `step_seconds` is
+processor time, `read_mib` and `written_mib` what a step reads from the store and writes to it, making the store
+included. `digest` is of all losses, adapters and moments: where weights are the same, it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "4 bits": {"store": "never", "quantize": "4bit"},
     "4 bits, store": {"store": "always", "quantize": "4bit"},
     "4 bits, store, recompute": {"store": "always", "quantize": "4bit", "paging": False},
+    "4 bits, store, recompute and pages": {"store": "always", "quantize": "4bit"},
 }
 FIELDS = ("weights", "layers", "words", "tokens", "steps", "nodes", "predicted_mib", "peak_mib", "step_seconds")
 FIELDS += ("read_mib", "written_mib", "digest")
@@ -46,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=4, help="of the decoder (default 4)")
     parser.add_argument("--words", type=int, default=8000, help="of its vocabulary (default 8000)")
     parser.add_argument("--tokens", type=int, default=128, help="of a batch (default 128)")
-    parser.add_argument(
-        "--activations", default="40%", metavar="BUDGET", help="of the plan that recomputes (default 40%%)"
-    )
+    parser.add_argument("--activations", default="40%", metavar="BUDGET", help="of plans that recompute (default 40%%)")
     parser.add_argument("--steps", type=int, default=5, help="that each process trains (default 5)")
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
     options = parser.parse_args(arguments)
@@ -60,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*(f"{field}={rows[-1][field]}" for field in FIELDS), flush=True)
     if options.output is not None:
         with options.output.open("w", newline="", encoding="utf-8") as file:
-            sizes = f"--layers {options.layers} --words {options.words} --tokens {options.tokens}"
+            sizes = (
+                f"--layers {options.layers} --words {options.words} --tokens {options.tokens} --steps {options.steps}"
+            )
+            sizes += f" --activations {options.activations}"
             file.write(f"# PYTHONPATH=scripts python scripts/benchmarks/memory/{Path(__file__).name} {sizes}\n")
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
