@@ -61,10 +61,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("dist")
     run_python("-c", f"import scikit_build_core.build as b; b.build_sdist({str(target)!r})")
     (archive,) = target.glob("poet_onnx-*.tar.gz")
-    with tarfile.open(archive) as file:
-        assert MADE.isdisjoint(part for name in file.getnames() for part in Path(name).parts)
     assert archive.stat().st_size < MAX_SOURCES_BYTES
     with tarfile.open(archive) as packed:
+        assert MADE.isdisjoint(part for name in packed.getnames() for part in Path(name).parts)
         packed.extractall(target)
     return target / archive.name.removesuffix(".tar.gz")
 
