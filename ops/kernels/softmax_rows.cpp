@@ -31,9 +31,7 @@ POET_WIDE double dot(const float* one, const float* other, uint64_t count) {
   return all;
 }
 
-}  // namespace
-
-POET_WIDE float most_of(const float* numbers, uint64_t count) {
+POET_WIDE float wide_most_of(const float* numbers, uint64_t count) {
   float lanes[kGroup], most = kNothing;
   for (uint64_t k = 0; k < kGroup; ++k) lanes[k] = kNothing;
   uint64_t i = 0;
@@ -44,7 +42,7 @@ POET_WIDE float most_of(const float* numbers, uint64_t count) {
   return most;
 }
 
-POET_WIDE double raise_all(float* numbers, uint64_t count, float off) {
+POET_WIDE double wide_raise_all(float* numbers, uint64_t count, float off) {
   float sums[kGroup] = {};
   uint64_t i = 0;
   for (; i + kGroup <= count; i += kGroup) {
@@ -58,12 +56,37 @@ POET_WIDE double raise_all(float* numbers, uint64_t count, float off) {
   return total<kGroup>(sums) + rest;
 }
 
-POET_WIDE void cap_all(float* numbers, uint64_t count, float cap) {
+POET_WIDE void wide_cap_all(float* numbers, uint64_t count, float cap) {
   write_each(numbers, count, [=](uint64_t i) { return cap * hyperbolic_tangent(numbers[i] / cap); });
 }
 
-POET_WIDE void scale_all(float* numbers, uint64_t count, float factor) {
+POET_WIDE void wide_scale_all(float* numbers, uint64_t count, float factor) {
   write_each(numbers, count, [=](uint64_t i) { return numbers[i] * factor; });
+}
+
+POET_WIDE void wide_gradient_row(float* weights, const float* gradient, uint64_t count, float scale,
+                                 const float* slopes) {
+  const auto mean = static_cast<float>(dot(weights, gradient, count));
+  if (slopes == nullptr)
+    write_each(weights, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale; });
+  else
+    write_each(weights, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale * slopes[i]; });
+}
+
+}  // namespace
+
+// These are called from other files, which a function that the processor chooses must not be: it is chosen while the
+// library is loaded, perhaps before what chooses it is there.
+float most_of(const float* numbers, uint64_t count) { return wide_most_of(numbers, count); }
+
+double raise_all(float* numbers, uint64_t count, float off) { return wide_raise_all(numbers, count, off); }
+
+void cap_all(float* numbers, uint64_t count, float cap) { wide_cap_all(numbers, count, cap); }
+
+void scale_all(float* numbers, uint64_t count, float factor) { wide_scale_all(numbers, count, factor); }
+
+void softmax_gradient_row(float* weights, const float* gradient, uint64_t count, float scale, const float* slopes) {
+  wide_gradient_row(weights, gradient, count, scale, slopes);
 }
 
 void softmax_row(float* scores, const float* mask, uint64_t count, const SoftmaxNumbers& numbers, float* slopes) {
@@ -79,15 +102,6 @@ void softmax_row(float* scores, const float* mask, uint64_t count, const Softmax
     return;
   }
   scale_all(scores, count, static_cast<float>(1 / raise_all(scores, count, most)));
-}
-
-POET_WIDE void softmax_gradient_row(float* weights, const float* gradient, uint64_t count, float scale,
-                                    const float* slopes) {
-  const auto mean = static_cast<float>(dot(weights, gradient, count));
-  if (slopes == nullptr)
-    write_each(weights, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale; });
-  else
-    write_each(weights, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale * slopes[i]; });
 }
 
 }  // namespace poet
