@@ -34,6 +34,22 @@ def let_stand_for(value: ir.Value, output: ir.Value) -> None:
     output.replace_all_uses_with(value, replace_graph_outputs=True)
 
 
+def seen_as(graph: ir.Graph, value: ir.Value, name: str, sizes: Sequence[int]) -> ir.Value:
+    """Return a value of the same numbers and other sizes, which is made once for all who ask for its name."""
+    known = graph.initializers.get(f"{name}/shape")
+    if known is not None:
+        return next(iter(known.uses())).node.outputs[0]
+    shape = initializer(graph, f"{name}/shape", np.array(sizes, np.int64))
+    made = ir.Value(name=name, type=value.type, shape=ir.Shape(sizes))
+    node = ir.Node("", "Reshape", [value, shape], outputs=[made], name=name)
+    maker = value.producer()
+    if maker is None:
+        graph.insert_before(graph[0], node)
+    else:
+        graph.insert_after(maker, node)
+    return made
+
+
 class NodeBuilder(ABC):
     """A node with its attributes and constant inputs, and methods that write nodes for it. Every shape is known.
 

@@ -25,6 +25,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.vocabulary import FLOAT_BITS, LOSS, WITH_GRADIENT, vocabulary_rows
+from poet_onnx.passes.fused.reading import is_frozen, number_in
 from poet_onnx.passes.matrix_products import Product, product_of
 from poet_onnx.passes.node_builder import initializer, let_stand_for
 from poet_onnx.passes.panel_comparison import ACROSS, OPERATORS
@@ -65,13 +66,13 @@ class _Scores:
         maker = only_maker(found.values[0])
         is_product = maker is not None and maker.op_type in OPERATORS
         matrix, is_transposed = _behind_transposes(maker.inputs[1] if maker is not None and is_product else None)
-        if maker is None or matrix is None or not _is_frozen(matrix, trained):
+        if maker is None or matrix is None or not _is_frozen_matrix(matrix, trained):
             return None
         product = product_of(maker, 1, is_transposed=is_transposed)
         if product is None or (found.bias is not None and product.bias is not None):
             return None
         bias = product.bias if found.bias is None else found.bias
-        if bias is not None and not _is_constant(bias, trained):
+        if bias is not None and not is_frozen(bias, trained):
             return None
         if any(_words_of(value) != _words_of(scores) for value in found.values):
             return None
@@ -133,15 +134,15 @@ class _Behind:
         first, second = maker.inputs
         assert first is not None  # these operators have both
         assert second is not None
-        source, other = (second, first) if maker.op_type != "Div" and _is_constant(first, trained) else (first, second)
-        if not _is_constant(other, trained):
+        source, other = (second, first) if maker.op_type != "Div" and is_frozen(first, trained) else (first, second)
+        if not is_frozen(other, trained):
             return None
         if maker.op_type == "Add":
             is_first = self.bias is None and sizes_of(other) == _words_of(source)
             self.bias = other if is_first else self.bias
             return source if is_first else None
-        number = 0.0 if self.bias is not None else _number_in(other)
-        if number == 0:
+        number = None if self.bias is not None else number_in(other)
+        if not number:
             return None
         self.steps.append(number if maker.op_type == "Mul" else 1 / number)
         return source
@@ -221,13 +222,6 @@ def _scaled(graph: ir.Graph, before: ir.Node, operand: ir.Value, scale: float) -
     return made
 
 
-def _number_in(value: ir.Value) -> float:
-    """Return the number that a constant holds; 0 where it holds several."""
-    assert value.const_value is not None
-    numbers = value.const_value.numpy().ravel()
-    return float(numbers[0]) if numbers.size == 1 else 0.0
-
-
 def _number(graph: ir.Graph, name: str, number: float) -> ir.Value:
     return initializer(graph, name, np.array(number, np.float32))
 
@@ -247,16 +241,11 @@ def _words_of(value: ir.Value) -> tuple[int, ...]:
     return sizes_of(value)[-1:]
 
 
-def _is_constant(value: ir.Value, trained: Collection[str]) -> bool:
-    is_fixed = value.is_initializer() and value.const_value is not None and not value.is_graph_input()
-    return is_fixed and value.name not in trained and value.dtype == ir.DataType.FLOAT
-
-
-def _is_frozen(value: ir.Value, trained: Collection[str]) -> bool:
+def _is_frozen_matrix(value: ir.Value, trained: Collection[str]) -> bool:
     """Return whether a matrix is a constant, or made of constants of few bits."""
     maker = value.producer()
     if maker is None:
-        return _is_constant(value, trained) and len(sizes_of(value)) == 2
+        return is_frozen(value, trained) and len(sizes_of(value)) == 2
     given = [each for each in maker.inputs if each is not None]
     are_constant = all(each.is_initializer() and each.const_value is not None for each in given)
     return maker.op_type == "DequantizeLinear" and maker.domain in ONNX_DOMAINS and are_constant

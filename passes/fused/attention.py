@@ -23,11 +23,12 @@ from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.attention import ATTEND, BLOCK_ROWS
 from poet_onnx.passes.fused.reading import led_to_by, number_in
-from poet_onnx.passes.node_builder import initializer, let_stand_for
+from poet_onnx.passes.fused.transposed import HEADS_AND_TOKENS, turns
+from poet_onnx.passes.node_builder import initializer, let_stand_for, seen_as
 from poet_onnx.passes.views import VIEWS, only_maker, seen, sizes_of
 
 _RANK = 4
-_HEADS_AND_TOKENS, _TOKENS_AND_WIDTH, _HEADS_TO_THE_FRONT = (0, 2, 1, 3), (0, 1, 3, 2), (0, 2, 3, 1)
+_TOKENS_AND_WIDTH, _HEADS_TO_THE_FRONT = (0, 1, 3, 2), (0, 2, 3, 1)
 _FLAT_TOKENS_AND_WIDTH = (0, 2, 1)
 
 
@@ -66,7 +67,7 @@ class _Operand:
         """Return what stands for heads, with repeated ones once; None where they are no floats of four sizes."""
         once = _not_repeated(value)
         maker = once.producer()
-        if maker is not None and _turns(maker, _HEADS_AND_TOKENS) and maker.inputs[0] is not None:
+        if maker is not None and turns(maker, HEADS_AND_TOKENS) and maker.inputs[0] is not None:
             return cls._checked(maker.inputs[0], True)
         return cls._checked(once, False)
 
@@ -77,12 +78,12 @@ class _Operand:
         if maker is None or maker.inputs[0] is None or maker.domain not in ONNX_DOMAINS:
             return None
         source = maker.inputs[0]
-        if _turns(maker, _TOKENS_AND_WIDTH):
+        if turns(maker, _TOKENS_AND_WIDTH):
             return cls.of(source)
-        if _turns(maker, _HEADS_TO_THE_FRONT):
+        if turns(maker, _HEADS_TO_THE_FRONT):
             return cls._checked(source, True)
         flat = source.producer()  # heads of all samples one after the other, for a while
-        if maker.op_type != "Reshape" or flat is None or not _turns(flat, _FLAT_TOKENS_AND_WIDTH):
+        if maker.op_type != "Reshape" or flat is None or not turns(flat, _FLAT_TOKENS_AND_WIDTH):
             return None
         assert flat.inputs[0] is not None  # a Transpose has one
         batch, heads, width, tokens = sizes_of(value)
@@ -262,11 +263,6 @@ def _repeated_in(value: ir.Value, sizes: tuple[int, ...]) -> ir.Value | None:
     return once if once is not None and sizes_of(once) == (*made[:2], *made[3:]) else None
 
 
-def _turns(node: ir.Node, order: tuple[int, ...]) -> bool:
-    is_transposition = node.op_type == "Transpose" and node.domain in ONNX_DOMAINS
-    return is_transposition and tuple(node.attributes.get_ints("perm", ())) == order
-
-
 def _is_plain(value: ir.Value) -> bool:
     """Return whether a value is floats of four sizes."""
     return value.dtype == ir.DataType.FLOAT and value.shape is not None and len(value.shape) == _RANK
@@ -285,7 +281,7 @@ def _write(graph: ir.Graph, found: _Attention) -> None:
     last, scores = found.last, found.scores
     made, tokens_first = last.outputs[0], False
     behind = [use.node for use in made.uses()]
-    if len(behind) == 1 and _turns(behind[0], _HEADS_AND_TOKENS) and not made.is_graph_output():
+    if len(behind) == 1 and turns(behind[0], HEADS_AND_TOKENS) and not made.is_graph_output():
         made, tokens_first = behind[0].outputs[0], True
     name = f"attention/scale_{scores.scale}_cap_{scores.cap}"
     known = graph.initializers.get(name)
@@ -310,16 +306,4 @@ def _of_four_sizes(graph: ir.Graph, mask: ir.Value) -> ir.Value:
     sizes = sizes_of(mask)
     if len(sizes) == _RANK:
         return mask
-    name, maker = f"{mask.name}/of_four_sizes", mask.producer()
-    known = graph.initializers.get(f"{name}/shape")
-    if known is not None:
-        return next(iter(known.uses())).node.outputs[0]
-    sizes = (1,) * (_RANK - len(sizes)) + sizes
-    shape = initializer(graph, f"{name}/shape", np.array(sizes, np.int64))
-    made = ir.Value(name=name, type=mask.type, shape=ir.Shape(sizes))
-    node = ir.Node("", "Reshape", [mask, shape], outputs=[made], name=name)
-    if maker is None:
-        graph.insert_before(graph[0], node)
-    else:
-        graph.insert_after(maker, node)
-    return made
+    return seen_as(graph, mask, f"{mask.name}/of_four_sizes", (1,) * (_RANK - len(sizes)) + sizes)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.views import sizes_of
+from poet_onnx.passes.views import only_maker, sizes_of
 
 _NEAR = 1e-6
 """By how much a number may differ from what it is to be: constants are float32."""
@@ -22,8 +22,7 @@ def made_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
 
 def made_alone(value: ir.Value | None, *operators: str) -> ir.Node | None:
     """Return the node that makes a value which is read once, where it is one of ONNX's operators of these names."""
-    is_alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
-    return made_by(value, *operators) if is_alone else None
+    return made_by(value, *operators) if only_maker(value) is not None else None
 
 
 def only_reader(value: ir.Value, *operators: str) -> ir.Node | None:
@@ -71,16 +70,14 @@ def is_frozen(value: ir.Value | None, trained: Collection[str]) -> bool:
 def last_axis_of(node: ir.Node, value: ir.Value) -> bool:
     """Return whether a reduction keeps its dimensions and goes along the last axis of what it reads alone."""
     axes = node.attributes.get("axes")
-    if axes is not None:
-        along = tuple(axes.as_ints())
-    else:
-        given = node.inputs[1] if len(node.inputs) > 1 else None
-        along = () if given is None or given.const_value is None else _integers(given)
+    along = tuple(axes.as_ints()) if axes is not None else integers_in(node.inputs[1] if len(node.inputs) > 1 else None)
     return node.attributes.get_int("keepdims", 1) == 1 and along in ((-1,), (len(sizes_of(value)) - 1,))
 
 
-def _integers(value: ir.Value) -> tuple[int, ...]:
-    assert value.const_value is not None
+def integers_in(value: ir.Value | None) -> tuple[int, ...] | None:
+    """Return the whole numbers that a constant holds; None where it is none."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
     return tuple(int(number) for number in np.atleast_1d(value.const_value.numpy()))
 
 

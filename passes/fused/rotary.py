@@ -17,15 +17,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.rotary import ROTATE, fits
-from poet_onnx.passes.fused.reading import is_float, is_frozen, led_to_by, made_alone, made_by, only_reader, other_input
+from poet_onnx.passes.fused.reading import (
+    integers_in,
+    is_float,
+    is_frozen,
+    led_to_by,
+    made_alone,
+    made_by,
+    only_reader,
+    other_input,
+)
 from poet_onnx.passes.fused.transposed import before_transposition, transpose_behind
-from poet_onnx.passes.node_builder import initializer
+from poet_onnx.passes.node_builder import initializer, seen_as
 from poet_onnx.passes.panel_layers import remove_unread
 from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
 
@@ -177,7 +185,7 @@ def _part_of(value: ir.Value | None) -> _Part | None:
         sizes = [sizes_of(each)[-1] for each in maker.outputs]
         first = sum(sizes[: value.index() or 0])
         return _Part(whole, first, first + sizes[value.index() or 0], 1)
-    given = [_integers(each) for each in maker.inputs[1:]]
+    given = [integers_in(each) for each in maker.inputs[1:]]
     if any(each is None or len(each) != 1 for each in given):
         return None
     numbers = [each[0] for each in given if each is not None]
@@ -186,12 +194,6 @@ def _part_of(value: ir.Value | None) -> _Part | None:
         return None
     start, end, step = slice(start, end, step).indices(width)
     return _Part(whole, start, end, step)
-
-
-def _integers(value: ir.Value | None) -> tuple[int, ...] | None:
-    if value is None or value.const_value is None or value.is_graph_input():
-        return None
-    return tuple(int(number) for number in np.atleast_1d(value.const_value.numpy()))
 
 
 def _of_whole_row(found: _Rotation) -> _Rotation | None:
@@ -221,20 +223,10 @@ def _of_tokens_first(graph: ir.Graph, table: ir.Value) -> ir.Value:
     """Return a table for rows of [batch, tokens, heads, width], made once."""
     batch, _, tokens, width = _four_sizes(table)
     shape, source = (batch, tokens, 1, width), seen(table)
-    name, maker = f"{source.name}/tokens_first", source.producer()
+    name = f"{source.name}/tokens_first"
     if table.const_value is not None:
         return graph.initializers.get(name) or _viewed(graph, name, table, shape)
-    known = graph.initializers.get(f"{name}/shape")
-    if known is not None:
-        return next(iter(known.uses())).node.outputs[0]
-    made = ir.Value(name=name, type=table.type, shape=ir.Shape(shape))
-    sizes = initializer(graph, f"{name}/shape", np.array(shape, np.int64))
-    node = ir.Node("", "Reshape", [source, sizes], outputs=[made], name=name)
-    if maker is None:
-        graph.insert_before(graph[0], node)
-    else:
-        graph.insert_after(maker, node)
-    return made
+    return seen_as(graph, source, name, shape)
 
 
 def _of_operator(graph: ir.Graph, node: ir.Node, trained: Collection[str]) -> _Rotation | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count, said
@@ -134,15 +135,12 @@ _ATTRIBUTES = (
     Attribute("guarded", "INT", "Whether a token that sees none gets zeros."),
 )
 
+_spec = partial(OpSpec, domain=POET_DOMAIN, of_graphs=True, check=_fits, work=_work, workspace=_room)
+
 SPECS = [
-    OpSpec(
+    _spec(
         ATTEND,
-        POET_DOMAIN,
         shape=_attended,
-        check=_fits,
-        work=_work,
-        workspace=_room,
-        of_graphs=True,
         schema=Schema(
             "Attend(q, k, v, numbers, mask?) -> y: softmax(scale * q k' + mask) v for each head; numbers are the scale "
             "and the cap of scores.",
@@ -150,14 +148,9 @@ SPECS = [
             _ATTRIBUTES,
         ),
     ),
-    OpSpec(
+    _spec(
         GRADIENT,
-        POET_DOMAIN,
         shape=_gradients,
-        check=_fits,
-        work=_work,
-        workspace=_room,
-        of_graphs=True,
         schema=Schema(
             "AttendGradient(dY, q, k, v, numbers, mask?) -> (dQ, dK, dV): the gradient of Attend.",
             (("dQ", _F32), ("dK", _F32), ("dV", _F32)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count
 from poet_onnx.graph.operators.rules import FLOAT
@@ -136,17 +138,15 @@ def _room(call: Call) -> int:
     return low + max(_stored_bytes(call), default=0)
 
 
+_spec = partial(OpSpec, domain=POET_DOMAIN, of_graphs=True, storage=_read, workspace=_room)
+
 SPECS = [
-    OpSpec(
+    _spec(
         ADD,
-        POET_DOMAIN,
-        of_graphs=True,
         inplace=((0, 0),),
         shape=_sum,
         check=_sum_fits,
         work=_work_of_sum,
-        storage=_read,
-        workspace=_room,
         schema=Schema(
             "AddLowRank(base, x, A, B, scale, bias?, after...) -> y, low: base + bias + low B, low = scale * x A.",
             (("y", _F32), ("low", _F32)),
@@ -156,16 +156,12 @@ SPECS = [
             ),
         ),
     ),
-    OpSpec(
+    _spec(
         GRADIENT,
-        POET_DOMAIN,
-        of_graphs=True,
         inplace=((0, 0),),
         shape=_gradients,
         check=_gradients_fit,
         work=_work_of_gradients,
-        storage=_read,
-        workspace=_room,
         schema=Schema(
             "AddLowRankGradient(added..., dY, x, low, A, B, scale, after...) -> dX, dA, dB: the gradients of what "
             "AddLowRank adds, that of x plus what is added.",
@@ -173,15 +169,11 @@ SPECS = [
             (Attribute("added", "INT", "How many terms are added to dX."),),
         ),
     ),
-    OpSpec(
+    _spec(
         WEIGHT_GRADIENT,
-        POET_DOMAIN,
-        of_graphs=True,
         shape=_weight_gradients,
         check=_weight_gradients_fit,
         work=_work_of_weight_gradients,
-        storage=_read,
-        workspace=_room,
         schema=Schema(
             "AddLowRankWeightGradient(dY, x, low, B, scale, after...) -> dA, dB: the same without that of x.",
             (("dA", _F32), ("dB", _F32)),
