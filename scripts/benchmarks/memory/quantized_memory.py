@@ -27,13 +27,18 @@ from typing import Any
 
 WORKER = Path(__file__).with_name("store_memory_worker.py")
 LORA = "rank=8,alpha=16,targets=*_proj.weight"
+BOUNDED: dict[str, dict[str, Any]] = {
+    "4 bits, store, recompute": {"store": "always", "quantize": "4bit", "paging": False},
+    "4 bits, store, recompute and pages": {"store": "always", "quantize": "4bit"},
+}
+"""Ways with plans that keep to `--activations`."""
+
 WAYS: dict[str, dict[str, Any]] = {
     "floats": {"store": "never"},
     "floats, store": {"store": "always"},
     "4 bits": {"store": "never", "quantize": "4bit"},
     "4 bits, store": {"store": "always", "quantize": "4bit"},
-    "4 bits, store, recompute": {"store": "always", "quantize": "4bit", "paging": False},
-    "4 bits, store, recompute and pages": {"store": "always", "quantize": "4bit"},
+    **BOUNDED,
 }
 FIELDS = ("weights", "layers", "words", "tokens", "steps", "nodes", "predicted_mib", "peak_mib", "step_seconds")
 FIELDS += ("read_mib", "written_mib", "digest")
@@ -77,7 +82,7 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
     settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "causal-lm", "optimizer": "sgd"}
     settings |= {"lora": LORA, "python": "3.11", "gap": 0.5, "time_limit_seconds": 60, "activation_budget": "100%"}
     settings |= WAYS[way]
-    if "recompute" in way:
+    if way in BOUNDED:
         settings["activation_budget"] = options.activations
     result = rewrite(forward, **settings)
     result.save(model)
