@@ -209,6 +209,20 @@ float* read_floats(const Context& context, size_t index, uint64_t count) {
   return static_cast<float*>(tensor.data);
 }
 
+Tensor read_rows_of_floats(const Context& context, size_t index) {
+  const Tensor tensor = context.input(index);
+  const Shape& shape = tensor.layout.shape;
+  if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.data()[shape.rank() - 1] == 0)
+    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
+                " and shape " + to_string(shape) + ", but must be rows of floats");
+  return tensor;
+}
+
+uint64_t row_width(const Tensor& rows) {
+  const Shape& shape = rows.layout.shape;
+  return static_cast<uint64_t>(shape.data()[shape.rank() - 1]);
+}
+
 bool read_flag(const Context& context, size_t index) {
   const Tensor flag = context.input(index);
   if (flag.layout.dtype != kBool || flag.layout.bytes != 1)
@@ -219,18 +233,21 @@ bool read_flag(const Context& context, size_t index) {
 
 void infer_nothing(const Api&, const OrtShapeInferContext*) {}
 
-void infer_from_input(const Api& api, const OrtShapeInferContext* context) {
+namespace {
+
+// Says that the first `count` outputs are what input 0 is.
+void infer_outputs(const Api& api, const OrtShapeInferContext* context, size_t count) {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's, not to be released
   // Where nothing is known about the input, nothing is said about the output.
   if (!api.succeeded(api.infer_get_input(context, 0, &info)) || info == nullptr) return;
-  api.check(api.infer_set_output(context, 0, info));
+  for (size_t output = 0; output < count; ++output) api.check(api.infer_set_output(context, output, info));
 }
 
-void infer_two_from_input(const Api& api, const OrtShapeInferContext* context) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // likewise
-  if (!api.succeeded(api.infer_get_input(context, 0, &info)) || info == nullptr) return;
-  for (size_t output : {0, 1}) api.check(api.infer_set_output(context, output, info));
-}
+}  // namespace
+
+void infer_from_input(const Api& api, const OrtShapeInferContext* context) { infer_outputs(api, context, 1); }
+
+void infer_two_from_input(const Api& api, const OrtShapeInferContext* context) { infer_outputs(api, context, 2); }
 
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) {
   const OrtOpAttr* attribute = nullptr;

@@ -103,6 +103,10 @@ class Context {
 // Input `index`, which must be so many floats.
 float* read_floats(const Context& context, size_t index, uint64_t count);
 
+// Input `index`, which must be floats in rows along its last axis, of one at least; and how many a row has.
+Tensor read_rows_of_floats(const Context& context, size_t index);
+uint64_t row_width(const Tensor& rows);
+
 // Input `index`, which must be one bool.
 bool read_flag(const Context& context, size_t index);
 

@@ -20,8 +20,8 @@
 
 #include "kernels/kernel.h"
 #include "kernels/runtime_product.h"
+#include "kernels/softmax_rows.h"
 #include "kernels/stored.h"
-#include "kernels/vector_loops.h"
 #include "kernels/workspace.h"
 
 namespace poet {
@@ -31,10 +31,6 @@ constexpr uint64_t kMostRows = 128;  // that a sum over rows takes at a time
 
 POET_WIDE void add_all(float* sums, const float* left, const float* right, uint64_t count) {
   write_each(sums, count, [=](uint64_t i) { return left[i] + right[i]; });
-}
-
-POET_WIDE void scale_all_by(float* numbers, uint64_t count, float factor) {
-  write_each(numbers, count, [=](uint64_t i) { return numbers[i] * factor; });
 }
 
 struct AdapterSizes {
@@ -48,20 +44,6 @@ std::string described(const Tensor& tensor) {
   return "of element type " + std::to_string(tensor.layout.dtype) + " and shape " + to_string(tensor.layout.shape);
 }
 
-// An input whose rows have one number at least.
-Tensor rows_of(const Context& context, size_t index) {
-  const Tensor tensor = context.input(index);
-  const Shape& shape = tensor.layout.shape;
-  if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.data()[shape.rank() - 1] == 0)
-    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be rows of floats");
-  return tensor;
-}
-
-uint64_t last(const Tensor& tensor) {
-  const Shape& shape = tensor.layout.shape;
-  return static_cast<uint64_t>(shape.data()[shape.rank() - 1]);
-}
-
 Shape ending(Shape shape, uint64_t width) {
   shape.data()[shape.rank() - 1] = static_cast<int64_t>(width);
   return shape;
@@ -69,8 +51,8 @@ Shape ending(Shape shape, uint64_t width) {
 
 // The numbers of an input that has so many rows of so many.
 float* floats_of(const Context& context, size_t index, uint64_t rows, uint64_t width) {
-  const Tensor tensor = rows_of(context, index);
-  if (last(tensor) != width || tensor.elements() != rows * width)
+  const Tensor tensor = read_rows_of_floats(context, index);
+  if (row_width(tensor) != width || tensor.elements() != rows * width)
     throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be " +
                 std::to_string(rows) + " rows of " + std::to_string(width) + " floats");
   return static_cast<float*>(tensor.data);
@@ -120,7 +102,7 @@ class Factor {
 
 void scale_rows(const Context& context, float* numbers, const AdapterSizes& sizes, float scale) {
   each_range(context.workers(), sizes.rows, sizes.rank, [&](uint64_t first, uint64_t count) {
-    scale_all_by(numbers + first * sizes.rank, count * sizes.rank, scale);
+    scale_all(numbers + first * sizes.rank, count * sizes.rank, scale);
   });
 }
 
@@ -135,8 +117,8 @@ class AddLowRank final : public Kernel {
   }
 
   void compute(Context& context) override {
-    const Tensor base = rows_of(context, 0), x = rows_of(context, 1);
-    const AdapterSizes sizes{x.elements() / last(x), last(x), rank_, last(base)};
+    const Tensor base = read_rows_of_floats(context, 0), x = read_rows_of_floats(context, 1);
+    const AdapterSizes sizes{x.elements() / row_width(x), row_width(x), rank_, row_width(base)};
     const Factor first(context, 2, sizes.taken, sizes.rank), second(context, 3, sizes.rank, sizes.made);
     float* const added = floats_of(context, 0, sizes.rows, sizes.made);
     const float scale = *read_floats(context, 4, 1);
@@ -233,9 +215,9 @@ class AddLowRankGradient final : public Kernel {
         high_(node, RuntimeProduct::Operator::kGemm, false, true, added_ != 0) {}
 
   void compute(Context& context) override {
-    const Tensor gradient = rows_of(context, added_), x = rows_of(context, added_ + 1),
-                 low = rows_of(context, added_ + 2);
-    const AdapterSizes sizes{x.elements() / last(x), last(x), last(low), last(gradient)};
+    const Tensor gradient = read_rows_of_floats(context, added_), x = read_rows_of_floats(context, added_ + 1),
+                 low = read_rows_of_floats(context, added_ + 2);
+    const AdapterSizes sizes{x.elements() / row_width(x), row_width(x), row_width(low), row_width(gradient)};
     const Factor first(context, added_ + 3, sizes.taken, sizes.rank),
         second(context, added_ + 4, sizes.rank, sizes.made);
     float* const d_y = floats_of(context, added_, sizes.rows, sizes.made);
@@ -285,8 +267,9 @@ class AddLowRankWeightGradient final : public Kernel {
   explicit AddLowRankWeightGradient(const NodeInfo& node) : weights_(node) {}
 
   void compute(Context& context) override {
-    const Tensor gradient = rows_of(context, 0), x = rows_of(context, 1), low = rows_of(context, 2);
-    const AdapterSizes sizes{x.elements() / last(x), last(x), last(low), last(gradient)};
+    const Tensor gradient = read_rows_of_floats(context, 0), x = read_rows_of_floats(context, 1),
+                 low = read_rows_of_floats(context, 2);
+    const AdapterSizes sizes{x.elements() / row_width(x), row_width(x), row_width(low), row_width(gradient)};
     const Factor second(context, 3, sizes.rank, sizes.made);
     float* const d_y = floats_of(context, 0, sizes.rows, sizes.made);
     floats_of(context, 2, sizes.rows, sizes.rank);

@@ -69,17 +69,12 @@ POET_WIDE void sum_columns(float* d_scale, const float* d_y, const float* x, con
   for (uint64_t lane = 0; lane < width; ++lane) d_scale[lane] = static_cast<float>(sums[lane]);
 }
 
-// A tensor of floats as rows along its last axis, which has a size.
+// A tensor of floats as rows along its last axis.
 struct Rows {
-  Rows(const Tensor& tensor, size_t index) {
-    const Shape& shape = tensor.layout.shape;
-    if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.data()[shape.rank() - 1] == 0)
-      throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                  " and shape " + to_string(shape) + ", but must be rows of floats");
-    numbers = static_cast<const float*>(tensor.data);
-    columns = static_cast<uint64_t>(shape.data()[shape.rank() - 1]);
-    count = tensor.elements() / columns;
-  }
+  explicit Rows(const Tensor& tensor)
+      : numbers(static_cast<const float*>(tensor.data)),
+        count(tensor.elements() / row_width(tensor)),
+        columns(row_width(tensor)) {}
 
   const float* numbers;
   uint64_t count;
@@ -91,8 +86,8 @@ class RmsNormalize final : public Kernel {
   explicit RmsNormalize(const NodeInfo& node) : epsilon_(static_cast<double>(node.require_float("epsilon"))) {}
 
   void compute(Context& context) override {
-    const Tensor input = context.input(0);
-    const Rows x(input, 0);
+    const Tensor input = read_rows_of_floats(context, 0);
+    const Rows x(input);
     const float* const scale = read_floats(context, 1, x.columns);
     Shape per_row = input.layout.shape;
     per_row.data()[per_row.rank() - 1] = 1;
@@ -111,8 +106,8 @@ class RmsNormalize final : public Kernel {
 class RmsNormalizeGradient final : public Kernel {
  public:
   void compute(Context& context) override {
-    const Tensor gradient = context.input(0);
-    const Rows d_y(gradient, 0);
+    const Tensor gradient = read_rows_of_floats(context, 0);
+    const Rows d_y(gradient);
     const uint64_t columns = d_y.columns;
     const float* const x = read_floats(context, 1, d_y.count * columns);
     const float* const scale = read_floats(context, 2, columns);
@@ -129,8 +124,8 @@ class RmsNormalizeGradient final : public Kernel {
 class RmsNormalizeScaleGradient final : public Kernel {
  public:
   void compute(Context& context) override {
-    const Tensor gradient = context.input(0);
-    const Rows d_y(gradient, 0);
+    const Tensor gradient = read_rows_of_floats(context, 0);
+    const Rows d_y(gradient);
     const uint64_t columns = d_y.columns;
     const float* const x = read_floats(context, 1, d_y.count * columns);
     const float* const inverse = read_floats(context, 2, d_y.count);
