@@ -124,6 +124,9 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
         f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
     )
+    conditions = () if measured.conditions is None else tuple(measured.conditions.parts())
+    if conditions:
+        yield f"conditions: {', '.join(conditions)}"
     if measured.operators:
         fitted = measured.fitted_nodes
         yield (

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from poet_onnx.costing.conditions import Conditions
 from poet_onnx.costing.device import Text, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
@@ -162,6 +163,7 @@ class MeasuredCosts(Record, strict=True):
         idle_watts: power at rest, from the same meter; None likewise.
         meter: what that is, in words; empty likewise.
         process: what a training process takes there; None if it was not measured.
+        conditions: under which the machine was measured; None in files from before they were noted.
         operators: that were measured alone, for this model or others, by a hash of what tells them apart; empty where
             nodes were measured within steps.
     """
@@ -183,6 +185,7 @@ class MeasuredCosts(Record, strict=True):
     idle_watts: Annotated[float, Field(ge=0.0, le=1e4)] | None = None
     meter: Annotated[str, Field(max_length=300)] = ""
     process: ProcessMeasurement | None = None
+    conditions: Conditions | None = None
     operators: Mapping[_Fingerprint, OperatorMeasurement] = {}
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,13 +17,14 @@ from poet_onnx.choices import AUTO
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts, StorageMeasurement
 from poet_onnx.energy import meter_if_any, open_meter, power_at_rest
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.profiler.by_node import Validity, known_operators, measure_by_node
+from poet_onnx.profiler.conditions import SYSTEM, Watch
 from poet_onnx.profiler.energy import MOST_QUICK_SECONDS, MOST_SECONDS, Metered, transfer_watts
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import Alone
@@ -56,6 +58,7 @@ def measure(
     by_node: bool = False,
     merge: Sequence[str | os.PathLike[str]] = (),
     journal: Path | None = None,
+    system: Path = SYSTEM,
     progress: Callable[[str], None] | None = None,
     **given: Any,
 ) -> MeasuredCosts:
@@ -84,6 +87,7 @@ def measure(
         merge: files of costs whose operators were measured so, for other models: they are not measured again.
         journal: file of what was measured so far, for `by_node`: it is gone on with if it is there, and removed at the
             end. None to note nothing.
+        system: where sysfs is mounted, which tells of clock and temperature.
         progress: called with what is being done.
         given: what makes the training step, the fields of `StepOptions`, as for `rewrite`.
 
@@ -106,7 +110,7 @@ def measure(
             model_path = Path(folder, TRAINING)
             options = replace(options, dims=None, frozen_batch_norm=AUTO)
         target = options.target
-        report = progress or (lambda text: None)
+        report, watch = progress or (lambda text: None), Watch(system)
         forward = partial(model_beside, model_path)
         model = normalized(load_model(model_path), options, forward=forward, threads=threads).model
         updates = OptimizerChoice.read(options).for_model(model)
@@ -115,7 +119,7 @@ def measure(
         valid = Validity(device.name, target, describe_machine(), f"{runtime.distribution} {runtime.version}", threads)
         figures: dict[str, Any]
         if by_node:
-            alone = Alone(repetitions=repetitions, warmup=warmup, threads=threads)
+            alone = Alone(repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
             with Journal(journal, str(valid), known_operators(merge, valid)) as noted:
                 figures = vars(measure_by_node([first, *others], device, alone, noted, report))
                 report("timing the page directory")
@@ -126,7 +130,7 @@ def measure(
             metered = _opened(meter, report)
             if metered is not None:
                 held.callback(metered.meter.close)
-            runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
+            runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
             figures = _measured_steps(first, others, runs, metered, report)
             report("timing the page directory")
             figures["storage"] = _storage(directory, device, metered, page_cache=page_cache)
@@ -140,7 +144,16 @@ def measure(
                 threads=threads,
                 page_dir=page_dir,
             )
-        return MeasuredCosts(fingerprint=first.graph.fingerprint, repetitions=repetitions, **vars(valid), **figures)
+        conditions = watch.conditions()
+        if conditions.warning is not None:
+            warnings.warn(conditions.warning, PoetWarning, stacklevel=2)
+        return MeasuredCosts(
+            fingerprint=first.graph.fingerprint,
+            repetitions=repetitions,
+            conditions=conditions,
+            **vars(valid),
+            **figures,
+        )
 
 
 def _measured_steps(

@@ -54,11 +54,13 @@ class Alone:
         repetitions: timed runs of each.
         warmup: runs before them.
         threads: threads inside an operator.
+        note: called behind each operator, while the processor has been busy.
     """
 
     repetitions: int
     warmup: int
     threads: int
+    note: Callable[[], None]
 
 
 class RunOverhead(NamedTuple):
@@ -104,6 +106,7 @@ def measure_operators(
         if journal.tries(key) < _MOST_TRIES and _has_room(single, alone.threads):
             journal.begin(key)
             found = _measured(single, alone, caches, overhead.run_seconds)
+            alone.note()
             _give_back()
         if found is None:
             missing.add(key)

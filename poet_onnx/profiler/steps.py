@@ -6,7 +6,7 @@ import math
 import statistics
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,12 +42,14 @@ class Runs:
         repetitions: timed steps of each kind.
         warmup: steps before them.
         threads: threads inside an operator.
+        note: called between timings, while the processor has been busy.
     """
 
     seed: int
     repetitions: int
     warmup: int
     threads: int
+    note: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,9 @@ def measure_step(variant: GraphVariant, runs: Runs, metered: Metered | None = No
     )
     with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
         path = _saved(model, Path(scratch))
-        plain = partial(time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads)
+        plain = partial(
+            time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, note=runs.note
+        )
         halves = [plain()]
         times = _kernel_times(path, runs, runs.repetitions)
         halves.append(plain(energy_of=energy_of))

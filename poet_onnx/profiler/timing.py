@@ -106,6 +106,7 @@ def time_steps(
     repetitions: int,
     warmup: int,
     threads: int,
+    note: Callable[[], None],
     energy_of: Callable[[Callable[[], object]], RunEnergy] | None = None,
 ) -> PlainSteps:
     """Time steps of a model in a session that is closed behind them.
@@ -116,6 +117,7 @@ def time_steps(
         repetitions: timed steps.
         warmup: steps before them.
         threads: threads inside an operator.
+        note: called before and behind the timed steps, while the processor has been busy.
         energy_of: measures the energy of a step by repeating it.
 
     Raises:
@@ -125,7 +127,9 @@ def time_steps(
     runner = StepRunner(model_path, feeds, threads=threads)
     for _ in range(warmup):
         runner.run()
+    note()
     steps = tuple(runner.run() for _ in range(repetitions))
+    note()
     return PlainSteps(steps, None if energy_of is None else energy_of(runner.run))
 
 

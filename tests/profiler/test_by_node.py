@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from board_trees import pi4
 from cli_runs import Cli, assert_one_sentence
 
 import poet_onnx
+from poet_onnx.cli.findings import measured_parts
+from poet_onnx.costing.conditions import Conditions
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, OperatorMeasurement, load_measured
 from poet_onnx.costing.workspace import workspace_bytes
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import measure
@@ -48,9 +51,16 @@ def operators_in(said: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def measured(model_path: Callable[..., Path]) -> tuple[MeasuredCosts, list[str]]:
+def measured(
+    model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[MeasuredCosts, list[str]]:
     said: list[str] = []
-    return by_node(model_path("mlp-l1"), said), said
+    system = tmp_path_factory.mktemp("sys")
+    pi4(system)
+    with pytest.warns(
+        PoetWarning, match=r"^While it was measured, the clock fell to 0\.60 GHz of 1\.50 GHz and .*ondemand"
+    ):
+        return by_node(model_path("mlp-l1"), said, system=system), said
 
 
 def test_a_profile_by_node_is_the_sum_of_its_nodes(
@@ -69,6 +79,16 @@ def test_a_profile_by_node_is_the_sum_of_its_nodes(
     assert costs.process is None
     result = poet_onnx.rewrite(path, device="host", costs=costs, optimizer="none", threads=1)
     assert result.original.seconds == pytest.approx(costs.step_seconds)
+
+
+def test_a_profile_says_under_which_conditions(measured: tuple[MeasuredCosts, list[str]]) -> None:
+    costs, _ = measured
+    assert costs.conditions is not None
+    assert costs.conditions.celsius_before == pytest.approx(48.212)
+    words = "Raspberry Pi 4 Model B Rev 1.4, governor ondemand, at least 0.60 GHz of 1.50 GHz under load"
+    assert f"conditions: {words}, 48 °C before, 48 °C at most" in list(measured_parts(costs))
+    alone = measured_parts(costs.model_copy(update={"conditions": Conditions(date="2026-01-31")}))
+    assert not any(str(part).startswith("conditions") for part in alone)
 
 
 def test_operators_of_another_profile_are_not_measured_again(

@@ -24,6 +24,10 @@ from poet_onnx.runtime.feeds import random_feeds
 REST = SteadyPower(watts=2.0, error_watts=0.0, run_seconds=0.05, repetitions=10)
 
 
+def unnoted() -> None:
+    """Note nothing of the machine."""
+
+
 def test_each_different_operator_is_measured_once(model_path: Callable[..., Path]) -> None:
     model = load_model(model_path("mlp-l1"))
     normalize()(model)
@@ -45,11 +49,11 @@ def test_whole_steps_are_repeated_for_the_meter(model_path: Callable[..., Path])
     metered = Metered(VirtualMeter(tick_seconds=0.125, watts=5.0), REST)
     energy_of = partial(run_energy, meter=metered.meter, rest=metered.rest, most_seconds=metered.most_seconds)
     feeds = random_feeds(extract(model), 0)
-    steps = time_steps(path, feeds, repetitions=1, warmup=0, threads=1, energy_of=energy_of)
+    steps = time_steps(path, feeds, repetitions=1, warmup=0, threads=1, note=unnoted, energy_of=energy_of)
     assert steps.energy is not None
     assert steps.energy.watts_above_rest == 3.0
     assert steps.energy.repetitions >= 10 > len(steps.steps)
-    assert time_steps(path, feeds, repetitions=1, warmup=0, threads=1).energy is None
+    assert time_steps(path, feeds, repetitions=1, warmup=0, threads=1, note=unnoted).energy is None
 
 
 def test_nodes_alone_give_the_power_of_the_step() -> None:
