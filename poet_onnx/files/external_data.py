@@ -67,6 +67,20 @@ class FileTensor(ir.ExternalTensor):
         )
         return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), self.first)
 
+    def part(self, start: int, shape: Sequence[int], name: str) -> FileTensor:
+        """Return some of its elements, which have whole bytes, from one on."""
+        size = math.prod(shape)
+        if self.dtype.itemsize < 1 or not 0 <= start <= start + size <= self.size:
+            raise InputError(f"Tensor '{self.name}' of {self.size} elements has no part of {size} from {start} on.")
+        first = self.first + start * int(self.dtype.itemsize)
+        other = ir.ExternalTensor(
+            *(self.location, first, size * int(self.dtype.itemsize), self.dtype),
+            shape=ir.Shape(shape),
+            name=name,
+            base_dir=self.base_dir,
+        )
+        return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), first)
+
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Open the file for reading.

@@ -26,6 +26,7 @@ from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
+from poet_onnx.gradients.generation import make_forward_only, refuse_for_generation
 from poet_onnx.gradients.inference import infer_only
 from poet_onnx.gradients.losses import CAUSAL, add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
@@ -33,7 +34,6 @@ from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
-from poet_onnx.gradients.registry import gradient
 from poet_onnx.gradients.sequences import split_plainly
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
@@ -41,13 +41,13 @@ from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.loading import as_model
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import infer
-from poet_onnx.graph.shapes.inference import has_rule
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.fused.fuse import fuse_gradients, fuse_layers
+from poet_onnx.passes.generation.forward_only import is_for_generation
 from poet_onnx.passes.lowering.builder import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
@@ -151,8 +151,12 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     _check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
+    dims = options.dims
+    if is_for_generation(forward.graph):
+        make_forward_only(forward, dims, options.lora)
+        dims = None  # which are known from then on
     _write_quantized_plainly(forward, raises=options.quantize is not None)
-    _refuse_for_generation(forward.graph)
+    refuse_for_generation(forward.graph)
     split_plainly(forward)
     check_number_types(forward)
     warnings: list[str] = []
@@ -166,7 +170,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:
         quantize_frozen(forward, options.quantize, chosen.trained)
-    fix = [FixDims(options.dims)] if options.dims else []
+    fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
@@ -217,21 +221,6 @@ def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:
     if raises or is_quantized(model.graph):
         Normalization(RaiseOpset())(model)
     Normalization(UnfuseQuantized())(model)
-
-
-def _refuse_for_generation(graph: ir.Graph) -> None:
-    """Refuse operators of ONNX Runtime's that are neither known, nor declared to make something, such as a cache's."""
-    found: dict[str, list[str]] = {}
-    for node in graph:
-        is_known = node.domain != MICROSOFT_DOMAIN or has_rule(node) or gradient(node) is not None
-        if not is_known and any(value.name and value.shape is None for value in node.outputs):
-            found.setdefault(node.op_type, []).append(node.name or "")
-    if found:
-        raise InputError(
-            f"These operators of ONNX Runtime cannot be trained: {list_nodes(found)}. Models for generation have them: "
-            "give the model as torch exports it, without a cache of keys and values, and quantize it by "
-            "--quantize 4bit."
-        )
 
 
 def _check_forward(model: ir.Model) -> None:

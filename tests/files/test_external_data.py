@@ -257,6 +257,20 @@ def test_types_smaller_than_a_byte_and_empty_tensors_are_read(folder: Path) -> N
     assert model.graph.initializers["w"].const_value.numpy().shape == (0, 3)  # type: ignore[union-attr]
 
 
+def test_a_part_of_a_tensor_is_a_part_of_its_file(folder: Path) -> None:
+    tensor = (
+        load_model(put(folder, as_initializer(external("own.bin", offset=4096)))).graph.initializers["w"].const_value
+    )
+    assert isinstance(tensor, FileTensor)
+    part = tensor.part(4, (2, 3), "part")
+    assert part.name == "part"
+    assert np.array_equal(part.numpy(), SECRET[4:10].reshape(2, 3))
+    assert np.array_equal(part.part(3, (3,), "end").numpy(), SECRET[7:10])
+    for start in (-1, 11):
+        with pytest.raises(InputError, match=rf"'w' of 16 elements has no part of 6 from {start} on"):
+            tensor.part(start, (2, 3), "part")
+
+
 def test_only_what_is_declared_is_copied_and_no_more_users_may_read_it(folder: Path) -> None:
     secret = folder / "own.bin"
     secret.write_bytes(b"unsaid" * 4096 + SECRET.tobytes() + b"unsaid" * 4096 + SECRET.tobytes()[::-1] + b"unsaid")

@@ -13,7 +13,7 @@ from adapter_models import gradients as torch_gradients
 from adapter_models import linear as adapted_linear
 from forward_models import random, step
 from onnx import TensorProto, helper, numpy_helper
-from quantized_models import BODY, GAIN, MS, TABLE, UP, Weight, decoder, model_of, product_model
+from quantized_models import BODY, GAIN, TABLE, UP, Weight, decoder, model_of, product_model
 from torch import Tensor
 from torch.nn import functional
 
@@ -123,20 +123,6 @@ def test_numbers_that_the_graph_itself_quantizes_are_refused() -> None:
     model = model_of(nodes, initializers, ("x", TensorProto.FLOAT, (2, 4)), ("y", (2, 3)))
     with pytest.raises(InputError, match="DequantizeLinear in 'd'; QuantizeLinear in 'q'"):
         poet_onnx.train_graph(model, loss="mse")
-
-
-def test_operators_of_models_for_generation_are_refused_by_name() -> None:
-    node, initializers = Weight(96, 64).matmul_nbits("x", "qkv", "w")
-    nodes = [
-        node,
-        helper.make_node("GroupQueryAttention", ["qkv", "", "", "past", "past"], ["a", "k", "v"], "attn", domain=MS),
-        helper.make_node("SkipSimplifiedLayerNormalization", ["a", "a", "b"], ["y"], "norm", domain=MS),
-    ]
-    for name in ("past", "b"):
-        initializers.append(numpy_helper.from_array(random(2, 32), name))
-    model = model_of(nodes, initializers, ("x", TensorProto.FLOAT, (2, 64)), ("y", (2, 32)))
-    with pytest.raises(InputError, match=r"GroupQueryAttention in 'attn'.* --quantize 4bit"):
-        poet_onnx.train_graph(model, loss="mse", lora=Lora("w", rank=4))
 
 
 def test_a_model_in_memory_stays_as_it_is() -> None:

@@ -1,0 +1,142 @@
+"""A plain forward pass has the scores that ONNX Runtime computes of the model for generation itself."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from generation_models import BATCH, DIMS, IDS, MS, TOKENS, Form, decoder, feeds
+from onnx import TensorProto, helper
+from stock_environment import stock_python
+
+from poet_onnx.errors import InputError
+from poet_onnx.passes.generation.forward_only import ForwardOnly, is_for_generation
+from poet_onnx.passes.normalize import FixDims, NameNodes, Normalization
+
+ERROR = 2e-6
+"""Of all scores, of their norm: both compute in float32."""
+
+FORMS = {
+    "packed, rotary inside": Form(),
+    "rotary of neighbours": Form(interleaved=True),
+    "a part rotated": Form(rotated=16),
+    "a window": Form(window=3),
+    "a cap": Form(cap=2.0),
+    "rotary in nodes": Form(rotary="nodes"),
+    "a part rotated, in nodes": Form(rotary="nodes", rotated=16, interleaved=True),
+    "queries and keys normalized": Form(norms=True),
+    "many heads": Form(rotary="nodes", operator="MultiHeadAttention"),
+}
+
+
+RUN = """
+import sys
+import numpy as np, onnxruntime
+for folder in sys.argv[1:]:
+    session = onnxruntime.InferenceSession(f"{folder}/model.onnx")
+    (scores,) = session.run(["logits"], dict(np.load(f"{folder}/feeds.npz")))
+    np.save(f"{folder}/scores.npy", scores)
+"""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Return the scores that the stock runtime computes of each form."""
+    folders = {form: tmp_path_factory.mktemp("form") for form in FORMS}
+    for form, folder in folders.items():
+        model = decoder(FORMS[form])
+        onnx.save(model, folder / "model.onnx")
+        np.savez(folder / "feeds.npz", **feeds(model))
+    command = [stock_python(), "-c", RUN, *map(str, folders.values())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {form: np.load(Path(folder) / "scores.npy") for form, folder in folders.items()}
+
+
+def plain(model: onnx.ModelProto, *targets: str) -> ir.Model:
+    """Return the plain forward pass of a model."""
+    made = ir.from_proto(model)
+    Normalization(NameNodes(), FixDims(DIMS), ForwardOnly(targets))(made)
+    return made
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_are_those_of_the_model_for_generation(form: str, expected: dict[str, np.ndarray]) -> None:
+    made = plain(decoder(FORMS[form]))
+    assert [value.name for value in made.graph.inputs] == ["input_ids"]
+    assert [value.name for value in made.graph.outputs] == ["logits"]
+    assert {node.op_type for node in made.graph if node.domain == MS} <= {"MatMulNBits"}
+    assert not is_for_generation(made.graph)
+    (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(None, {"input_ids": IDS})
+    assert np.asarray(found).shape == (BATCH, TOKENS, 40)
+    assert np.linalg.norm(found - expected[form]) <= ERROR * np.linalg.norm(expected[form])
+
+
+def change(**attributes: object) -> Callable[[onnx.ModelProto, onnx.NodeProto], None]:
+    def changed(_: onnx.ModelProto, node: onnx.NodeProto) -> None:
+        kept = [attribute for attribute in node.attribute if attribute.name not in attributes]
+        del node.attribute[:]
+        node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attributes.items())])
+
+    return changed
+
+
+def give(index: int) -> Callable[[onnx.ModelProto, onnx.NodeProto], None]:
+    def given(_: onnx.ModelProto, node: onnx.NodeProto) -> None:
+        node.input.extend([""] * (index + 1 - len(node.input)))
+        node.input[index] = "sin_cache"
+
+    return given
+
+
+def half_cache(model: onnx.ModelProto, _: onnx.NodeProto) -> None:
+    for value in model.graph.input:
+        if value.name.startswith("past"):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+
+
+def another_reader(model: onnx.ModelProto, _: onnx.NodeProto) -> None:
+    model.graph.node.append(helper.make_node("Neg", ["past_key_values.0.key"], ["n"], "negated"))
+    model.graph.output.append(helper.make_tensor_value_info("n", TensorProto.FLOAT, None))
+
+
+def computed_positions(_: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    node.input.extend(["/model/attn_mask_reformat/attn_mask_subgraph/ReduceSum/output_0"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (give(11), r"GroupQueryAttention'.* its Softmax has sinks"),
+        (change(smooth_softmax=1), r"GroupQueryAttention'.* its Softmax has sinks"),
+        (give(12), r"GroupQueryAttention'.* its cache is quantized"),
+        (give(10), r"GroupQueryAttention'.* a bias of its scores is given"),
+        (change(kv_num_heads=3), r"256 packed numbers are not those of 4 \+ 2 x 3 heads"),
+        (change(num_heads=0), r"256 packed numbers are not those of 0 \+ 2 x 2 heads"),
+        (half_cache, r"cache 'past_key_values.0.key' is of float16.*-p int4 -e cpu"),
+        (another_reader, r"'negated' \(Neg\) reads the cache"),
+        (computed_positions, r"its positions are computed by '.*ReduceSum' \(ReduceSum\)"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(changed: Callable[[onnx.ModelProto, onnx.NodeProto], None], words: str) -> None:
+    model = decoder()
+    (node,) = (node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    changed(model, node)
+    with pytest.raises(InputError, match=words):
+        plain(model)
+
+
+def test_sequences_have_a_length_that_fits_the_tables() -> None:
+    model = ir.from_proto(decoder())
+    with pytest.raises(
+        InputError, match=r"'input_ids' is not fixed: give the size of 'sequence_length', such as --dim"
+    ):
+        Normalization(FixDims({"batch_size": 2}), ForwardOnly())(model.clone())
+    with pytest.raises(InputError, match=r"its tables have 24 positions, but a sequence has 25 tokens"):
+        Normalization(FixDims({**DIMS, "sequence_length": 25}), ForwardOnly())(model)
