@@ -15,6 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.generation import attention, norms
 from poet_onnx.passes.generation.expansion import Constants, Expansion
 from poet_onnx.passes.generation.projections import give_torch_names, part_projections
@@ -33,7 +34,9 @@ _CACHES = {_GROUPED: (3, 4), _MULTI_HEAD: (6, 7)}
 """Inputs that are a cache."""
 
 _CACHE, _MASK, _POSITIONS = "past_key_values", "attention_mask", "position_ids"
-"""How names of inputs begin that a training step does not have."""
+_KEPT = ("num_logits_to_keep", "logits_to_keep")
+"""How names of inputs begin that a training step does not have: the last ones say of how many tokens scores are made,
+0 of all (`logits_to_keep` of transformers)."""
 
 
 def is_for_generation(graph: ir.Graph) -> bool:
@@ -150,15 +153,21 @@ def _forget_inputs(graph: ir.Graph, constants: Constants, caches: Sequence[ir.Va
         if value in caches:
             for node, index in list(value.uses()):
                 _read_no_cache(graph, constants, node, index)
-        elif name.startswith((_MASK, _POSITIONS)):
-            rows = next(size if isinstance(size, int) else 1 for size in value.shape or (1,))
-            row = np.ones(constants.tokens) if name.startswith(_MASK) else np.arange(constants.tokens)
-            dtype = (value.dtype or ir.DataType.INT64).numpy()
-            if value.uses():
-                value.replace_all_uses_with(constants.value(np.tile(row.astype(dtype), (rows, 1))))
+        elif name.startswith((_MASK, _POSITIONS, *_KEPT)):
+            value.replace_all_uses_with(constants.value(_known(value, constants.tokens)))
         else:
             continue
         graph.inputs.remove(value)
+
+
+def _known(value: ir.Value, tokens: int) -> Array:
+    """Return what an input is in a step of whole sequences."""
+    name, sizes = value.name or "", [size if isinstance(size, int) else 1 for size in value.shape or ()]
+    dtype = (value.dtype or ir.DataType.INT64).numpy()
+    if name.startswith(_KEPT):
+        return np.zeros(sizes, dtype)
+    row = np.ones(tokens) if name.startswith(_MASK) else np.arange(tokens)
+    return np.tile(row.astype(dtype), (sizes[0] if sizes else 1, 1))
 
 
 def _read_no_cache(graph: ir.Graph, constants: Constants, node: ir.Node, index: int) -> None:
@@ -170,11 +179,12 @@ def _read_no_cache(graph: ir.Graph, constants: Constants, node: ir.Node, index: 
         for place, each in enumerate(kept):
             node.replace_input_with(place, each)
         return
-    if node.op_type != "Shape" or node.domain not in ONNX_DOMAINS or value is None or value.shape is None:
+    shape = None if value is None else value.shape
+    if node.op_type != "Shape" or node.domain not in ONNX_DOMAINS or shape is None or len(shape) != 4:
         raise InputError(
             f"'{node.name}' ({node.op_type}) reads the cache '{value.name if value else ''}', which is not known: give"
             " the model as torch exports it, without a cache."
         )
-    sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+    sizes = [size if isinstance(size, int) else 1 for size in shape]
     sizes[2] = 0
     node.outputs[0].replace_all_uses_with(constants.value(np.array(sizes, np.int64)))

@@ -188,6 +188,8 @@ def _product(weights: _Weights, node: ir.Node) -> bool:
     _checked(size, bits)
     if len(node.inputs) > 4 and node.inputs[4] is not None:
         raise _RefusalError("its columns are reordered (g_idx)")
+    if _integer(node, "weight_prepacked"):
+        raise _RefusalError("its codes lie as a GPU reads them (weight_prepacked)")
     count = blocks_of_row(columns, size)
     source = weights.constant(node, 1, "weight")
     tensor = source.const_value

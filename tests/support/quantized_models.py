@@ -12,6 +12,8 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from poet_onnx import TrainGraph
+
 Array = npt.NDArray[Any]
 MS = "com.microsoft"
 
@@ -203,3 +205,20 @@ def decoder(table: Weight = TABLE, body: Weight = BODY, *, transposed: bool = Fa
         nodes.append(node)
         initializers += own
     return model_of(nodes, initializers, ("ids", TensorProto.INT64, shape[:2]), ("y", shape), 21 if transposed else 17)
+
+
+def floats_of(made: TrainGraph) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the numbers of each quantized weight, by the formula of DequantizeLinear."""
+    found = {}
+    constants = {value.name: value.const_value for value in made.training.graph.initializers.values()}
+    for node in made.training.graph:
+        if node.op_type == "DequantizeLinear":
+            codes, scales, *zeros = (
+                np.asarray(tensor.numpy()) for value in node.inputs if value and (tensor := constants[value.name])
+            )
+            size = node.attributes["block_size"].as_int()
+            repeated = [np.repeat(each, size, 1)[:, : codes.shape[1]] for each in (scales, *zeros)]
+            zero = repeated[1].astype(np.float64) if zeros else 0.0
+            name = node.inputs[0] and node.inputs[0].name
+            found[name or ""] = (codes.astype(np.float64) - zero) * repeated[0].astype(np.float64)
+    return found

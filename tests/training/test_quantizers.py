@@ -17,6 +17,7 @@ import torch
 from adapter_models import exported, relative_error
 from cli_runs import Cli
 from forward_models import step
+from quantized_models import floats_of
 from stock_environment import stock_python
 from torch import nn
 from torch.nn import functional
@@ -87,23 +88,6 @@ def files(forward: Path) -> dict[str, Path]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return paths
-
-
-def floats_of(made: TrainGraph) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the numbers of each quantized weight, by the formula of DequantizeLinear."""
-    found = {}
-    constants = {value.name: value.const_value for value in made.training.graph.initializers.values()}
-    for node in made.training.graph:
-        if node.op_type == "DequantizeLinear":
-            codes, scales, *zeros = (
-                np.asarray(tensor.numpy()) for value in node.inputs if value and (tensor := constants[value.name])
-            )
-            size = node.attributes["block_size"].as_int()
-            repeated = [np.repeat(each, size, 1)[:, : codes.shape[1]] for each in (scales, *zeros)]
-            zero = repeated[1].astype(np.float64) if zeros else 0.0
-            name = node.inputs[0] and node.inputs[0].name
-            found[name or ""] = (codes.astype(np.float64) - zero) * repeated[0].astype(np.float64)
-    return found
 
 
 def modules_of(net: nn.Module, floats: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

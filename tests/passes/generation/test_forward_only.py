@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from generation_models import BATCH, DIMS, IDS, MS, TOKENS, Form, decoder, feeds
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from stock_environment import stock_python
 
 from poet_onnx.errors import InputError
@@ -76,6 +76,27 @@ def test_scores_are_those_of_the_model_for_generation(form: str, expected: dict[
     (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(None, {"input_ids": IDS})
     assert np.asarray(found).shape == (BATCH, TOKENS, 40)
     assert np.linalg.norm(found - expected[form]) <= ERROR * np.linalg.norm(expected[form])
+
+
+def test_scores_of_all_tokens_are_kept() -> None:
+    model = decoder()
+    (head,) = (node for node in model.graph.node if node.output[0] == "logits")
+    model.graph.input.append(helper.make_tensor_value_info("num_logits_to_keep", TensorProto.INT64, []))
+    nodes = [
+        helper.make_node("Neg", ["num_logits_to_keep"], ["before"], "negated"),
+        helper.make_node("Unsqueeze", ["before", "axis"], ["start"], "start"),
+        helper.make_node("Slice", [head.input[0], "start", "end", "/model/constants/INT64/[1]"], ["last"], "last"),
+    ]
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.array([number], np.int64), name) for name, number in (("axis", 0), ("end", 2**62))
+    )
+    head.input[0] = "last"
+    model.graph.node.remove(head)
+    model.graph.node.extend([*nodes, head])
+    made = plain(model)
+    assert [value.name for value in made.graph.inputs] == ["input_ids"]
+    (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(None, {"input_ids": IDS})
+    assert np.asarray(found).shape == (BATCH, TOKENS, 40)
 
 
 def change(**attributes: object) -> Callable[[onnx.ModelProto, onnx.NodeProto], None]:

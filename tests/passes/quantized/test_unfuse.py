@@ -142,8 +142,10 @@ def test_the_name_of_the_float_weight_is_taken_where_it_is_free() -> None:
 
 def changed(**attributes: int) -> onnx.ModelProto:
     model = product_model(Weight(12, 64))
-    for attribute in model.graph.node[0].attribute:
-        attribute.i = attributes.get(attribute.name, attribute.i)
+    (node,) = model.graph.node
+    kept = [attribute for attribute in node.attribute if attribute.name not in attributes]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attributes.items())])
     return model
 
 
@@ -169,6 +171,7 @@ def with_floats_as_zeros() -> onnx.ModelProto:
         (changed(block_size=48), "its blocks have 48 numbers"),
         (changed(N=13), "are no matrix of 13x64"),
         (with_columns_reordered(), "its columns are reordered"),
+        (changed(weight_prepacked=1), "its codes lie as a GPU reads them"),
         (with_floats_as_zeros(), "its zero points are not integers"),
     ],
 )
