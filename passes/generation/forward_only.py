@@ -18,7 +18,7 @@ from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.generation import attention, norms
 from poet_onnx.passes.generation.expansion import Constants, Expansion
-from poet_onnx.passes.generation.projections import give_torch_names, part_projections
+from poet_onnx.passes.generation.projections import give_torch_names, part_projections, store_tables
 from poet_onnx.passes.node_builder import initializer
 
 _GROUPED, _MULTI_HEAD, _SIMPLIFIED = "GroupQueryAttention", "MultiHeadAttention", "SimplifiedLayerNormalization"
@@ -76,6 +76,7 @@ class ForwardOnly(InPlacePass):
             if node.op_type == _GROUPED and node.domain == MICROSOFT_DOMAIN:
                 _split(graph, node)
         part_projections(graph, self._targets)
+        store_tables(graph)
         give_torch_names(graph)
         for node in list(graph):
             rule = _rule(node)

@@ -4,7 +4,8 @@ Rules:
     U1. Of a product whose rows are queries, keys and values (qkv_proj), or a gate and what it gates (gate_up_proj),
         three or two products are made: each has the same numbers as its part had, and an adapter of its own.
     U2. Targets that name the packed weight, and none of its parts, keep it: some decoders have it so in torch, too.
-    U3. The names of weights and biases become those of the modules in transformers. What is not known stays.
+    U3. A head whose transposed weight is the table of the embedding is stored as that table, and reads its transposed.
+    U4. The names of weights and biases become those of the modules in transformers. What is not known stays.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _CODED = re.compile(r"_(?:Q[48]|scales|zero_points)$")
 
 
 def torch_name(name: str) -> str:
-    """Return what a weight is called in transformers (U3)."""
+    """Return what a weight is called in transformers (U4)."""
     for pattern, other in _NAMES:
         if pattern.fullmatch(name):
             return pattern.sub(other, name)
@@ -55,7 +56,7 @@ def torch_name(name: str) -> str:
 
 
 def give_torch_names(graph: ir.Graph) -> None:
-    """Rename initializers where the other name is free (U3); changes the graph."""
+    """Rename initializers where the other name is free (U4); changes the graph."""
     phi = {match["layer"].replace("/", ".") for node in graph if (match := _PARALLEL.fullmatch(node.name or ""))}
     taken = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
     for name, value in list(graph.initializers.items()):
@@ -67,6 +68,31 @@ def give_torch_names(graph: ir.Graph) -> None:
             del graph.initializers[name]
             value.name = other
             graph.register_initializer(value)
+
+
+def store_tables(graph: ir.Graph) -> None:
+    """Store what an embedding and a head have in common as the embedding reads it (U3); changes the graph."""
+    for node in list(graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS else None
+        tensor = None if weight is None else weight.const_value
+        if weight is None or tensor is None or not weight.is_initializer() or len(tensor.shape) != 2:
+            continue
+        products = [use for use in weight.uses() if use.node is not node]
+        look_ups = [use.node for use in node.outputs[0].uses()]
+        is_tied = all(use.node.op_type == "MatMul" and use.idx == 1 for use in products) and products
+        if not is_tied or not all(each.op_type == "Gather" for each in look_ups) or node.outputs[0].is_graph_output():
+            continue
+        name = weight.name or ""
+        del graph.initializers[name]
+        table = initializer(graph, name, np.ascontiguousarray(tensor.numpy().T))
+        node.outputs[0].replace_all_uses_with(table)
+        graph.remove(node)
+        for number, use in enumerate(products):
+            perm = [ir.AttrInt64s("perm", [1, 0])]
+            turned = ir.Node("", "Transpose", [table], perm, num_outputs=1, name=f"{name}/transposed_{number}")
+            turned.outputs[0].name = f"{name}/transposed_{number}"
+            graph.insert_before(use.node, turned)
+            use.node.replace_input_with(use.idx, turned.outputs[0])
 
 
 def part_projections(graph: ir.Graph, targets: Sequence[str]) -> None:

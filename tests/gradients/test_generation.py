@@ -92,6 +92,17 @@ def test_data_beside_the_model_are_read_where_they_are(tmp_path: Path) -> None:
     } == set()
 
 
+def test_a_tied_table_is_there_once_and_may_have_an_adapter() -> None:
+    """No step transposes it: scores of a vocabulary read it as it is."""
+    graph = made(decoder(Form(tied=True)), "*lm_head*", "*q_proj*")
+    assert graph.adapters is not None
+    (tied,) = (each for each in graph.adapters.each if each.tied)
+    assert (tied.module, tied.tied) == ("model.embed_tokens", ("lm_head",))
+    frozen = made(decoder(Form(tied=True)), "*q_proj*").training.graph
+    (head,) = (node for node in frozen if node.op_type == "VocabularyLossGradient")
+    assert frozen.initializers["lm_head.weight"] in head.inputs
+
+
 def test_another_loss_trains_too() -> None:
     """Nodes that stay many have gradients as well."""
     graph = poet_onnx.train_graph(

@@ -59,6 +59,7 @@ class Form:
         rotated: how many numbers of a head are rotated.
         window: how many tokens before itself one sees; -1 for all.
         cap: of scores; 0 for none.
+        tied: whether embedding and head have a weight in common.
         norms: whether queries and keys are normalized, for which the packed product is split.
         operator: GroupQueryAttention, or MultiHeadAttention with a mask of nodes and as many heads of keys.
     """
@@ -68,6 +69,7 @@ class Form:
     rotated: int = HEAD
     window: int = -1
     cap: float = 0.0
+    tied: bool = False
     norms: bool = False
     operator: str = "GroupQueryAttention"
 
@@ -113,7 +115,10 @@ class _Builder:
 
     def model(self) -> onnx.ModelProto:
         form = self.form
-        e = self.node("Gather", ["model.embed_tokens.weight", "input_ids"], "/model/embed_tokens/Gather")
+        table = "model.embed_tokens.weight"
+        if form.tied:
+            table = self.node("Transpose", ["lm_head.MatMul.weight"], "/model/embed_tokens/Transpose", perm=[1, 0])
+        e = self.node("Gather", [table, "input_ids"], "/model/embed_tokens/Gather")
         own = {"axis": -1, "epsilon": EPSILON, "stash_type": 1}
         norm = self.node(
             "SimplifiedLayerNormalization",

@@ -31,6 +31,7 @@ FORMS = {
     "rotary in nodes": Form(rotary="nodes"),
     "a part rotated, in nodes": Form(rotary="nodes", rotated=16, interleaved=True),
     "queries and keys normalized": Form(norms=True),
+    "a tied table": Form(tied=True),
     "many heads": Form(rotary="nodes", operator="MultiHeadAttention"),
 }
 
