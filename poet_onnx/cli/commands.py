@@ -169,7 +169,23 @@ def verify(**given: Any) -> None:
 
 @click.command(short_help="Measure every node on this machine.")
 @click.argument("model", type=options.FILE)
-@options.options_of_record(RewriteOptions, "device")
+@click.option(
+    "--device",
+    metavar="NAME|FILE.toml",
+    help="What this machine is: a name that `poet-onnx devices` lists, or a TOML file. Not with `--write-device`.",
+)
+@click.option(
+    "--write-device",
+    type=options.FILE,
+    metavar="FILE.toml",
+    help="Where a profile of this board goes, as a device of that name. Costs are for it.",
+)
+@click.option(
+    "--like",
+    metavar="NAME|FILE.toml",
+    help="For `--write-device`: supplies what is not measured, as watts where there is no meter. Default: the built-in "
+    "device that the board's model is, else `host`.",
+)
 @click.option("-o", "--output", type=options.FILE, required=True, help="Where the costs go, as JSON.")
 @click.option(
     "--repetitions",
@@ -208,7 +224,10 @@ def verify(**given: Any) -> None:
 @options.force_option
 @options.json_option
 def profile(**given: Any) -> None:
-    """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
+    """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured.
+
+    With --device for a device that has a profile, or with --write-device to make one of this board.
+    """
     _do("examining", "profile", given)
 
 

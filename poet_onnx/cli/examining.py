@@ -15,9 +15,12 @@ from poet_onnx.cli import findings, tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.summaries import inspection_summary
 from poet_onnx.costing.device import load_device
+from poet_onnx.costing.device_file import device_name, device_toml
 from poet_onnx.errors import InputError, LimitReachedError
-from poet_onnx.files.atomic import write_text
+from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.profiler import measure
+from poet_onnx.profiler.board import cores_here, device_like, device_of
+from poet_onnx.profiler.conditions import board_model
 from poet_onnx.quantities import parse_budget
 from poet_onnx.reporting.depicting import picture_of
 from poet_onnx.reporting.fit import fit as fit_model
@@ -186,7 +189,9 @@ def _refuse(context: click.Context, names: Iterable[str], why: str) -> None:
 def profile(
     model: Path,
     *,
-    device: str,
+    device: str | None,
+    write_device: Path | None,
+    like: str | None,
     output: Path,
     repetitions: int,
     threads: int | None,
@@ -206,12 +211,23 @@ def profile(
         _refuse(context, ("meter",), "needs --energy")
     if not by_node:
         _refuse(context, ("merge",), "needs --by-node")
-    check_writable({"--output": output}, inputs={"MODEL": model}, force=force)
-    profiled = load_device(device)
-    if profiled.planning_only:
-        raise InputError(
-            f"Device {profiled.name} is for planning only: ONNX Runtime does not run there; give the device at hand."
+    if write_device is None:
+        _refuse(context, ("like",), "needs --write-device")
+    if (device is None) == (write_device is None):
+        raise click.UsageError(
+            "Give --device for one that has a profile, or --write-device to make a profile of this board.", context
         )
+    wanted = {"--output": output} | ({} if write_device is None else {"--write-device": write_device})
+    check_writable(wanted, inputs={"MODEL": model}, force=force)
+    known = load_device(device or like or device_like(board_model()))
+    if known.planning_only:
+        raise InputError(
+            f"Device {known.name} is for planning only: ONNX Runtime does not run there; give the device at hand."
+        )
+    profiled = known
+    if write_device is not None:
+        profiled = known.model_copy(update={"name": device_name(write_device)})
+        threads = threads or cores_here()
     with terminal.ProgressLine(f"measuring {model}") as progress:
         measured = measure(
             model,
@@ -222,15 +238,24 @@ def profile(
             page_cache=page_cache,
             meter=(meter or AUTO) if energy else None,
             by_node=by_node,
+            board=write_device is not None,
             merge=merge,
             journal=output.with_name(f"{output.name}.partial") if by_node else None,
             progress=progress.say,
             **source,
         )
-    measured.save(output, replace=force)
+    made = None if write_device is None else device_of(measured, known, profiled.name)
+    with Written() as written:
+        measured.save(output, replace=force, written=written)
+        if write_device is not None and made is not None:
+            text = device_toml(made, "Made by `poet-onnx profile --write-device`.")
+            write_text(write_device, text, replace=force, written=written)
     if as_json:
         terminal.show_json(measured.model_dump_json(indent=2))
         return
     for part in findings.measured_parts(measured):
         terminal.show(part)
-    terminal.show(f"wrote {output}")
+    if made is not None:
+        terminal.show(tables.device_table(made))
+    for path in wanted.values():
+        terminal.show(f"wrote {path}")

@@ -221,6 +221,7 @@ def device_table(device: DeviceProfile) -> Table:
         ("compute.", device.compute),
         ("compute.all_cores.", device.compute.all_cores),
         ("storage.", device.storage),
+        ("storage.store.", None if device.storage is None else device.storage.store),
         ("process.", device.process),
     )
     for prefix, section in sections:

@@ -76,7 +76,7 @@ class Channel:
     def of(cls, figures: StorageProfile | StorageMeasurement, storage: StorageProfile) -> Channel:
         """Return the channel with the figures of a profile or a measurement.
 
-        Where no store was measured, its tensors move as pages do. Where no power was, the profile's watts count.
+        Where nothing is known of a store, its tensors move as pages do. Where no power was, the profile's watts count.
         """
         watts = figures.watts if figures.watts is not None else storage.watts
         channel = cls(
@@ -89,7 +89,7 @@ class Channel:
             figures.page_in_bytes_per_second,
             figures.page_out_bytes_per_second,
         )
-        store = figures.store if isinstance(figures, StorageMeasurement) else None
+        store = figures.store
         if store is None:
             return channel
         return replace(
@@ -212,11 +212,12 @@ def cost_table(
     energy_measured = measured is not None and measured.active_watts is not None
     storage = device.storage
     found = measured.storage if measured is not None else None
-    channel = None if storage is None else Channel.of(found or storage, storage)
+    figures = found or storage
+    channel = None if storage is None or figures is None else Channel.of(figures, storage)
     if channel is not None and not reads_ahead(graph):
         channel = replace(channel, ahead_bytes=0.0)
     nodes |= _with_storage(graph, nodes, channel, device)
-    if storage is None or channel is None:
+    if storage is None or channel is None or figures is None:
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
     pageable = [t for t in graph.tensors.values() if t.may_move]
     return CostTable(
@@ -229,8 +230,8 @@ def cost_table(
         energy_measured,
         storage,
         channel,
-        wake_seconds=found.wake_seconds if found is not None else 0.0,
-        hand_over_seconds=found.hand_over_seconds if found is not None else 0.0,
+        wake_seconds=figures.wake_seconds or 0.0,
+        hand_over_seconds=figures.hand_over_seconds or 0.0,
         commit=channel.commit(graph),
     )
 

@@ -75,12 +75,17 @@ class _Sourced(Record, strict=True):
 
 
 class AllCores(_Sourced):
-    """What the processor does with as many threads as it has cores; rates and watts as in `ComputeProfile`."""
+    """What the processor does with as many threads as it has cores, as in `ComputeProfile`.
+
+    Attributes:
+        node_overhead_seconds: with so many threads; None where that is no more than with one.
+    """
 
     cores: Annotated[int, Field(ge=2, le=MOST_THREADS)]
     matmul_flops_per_second: _FlopsPerSecond
     elementwise_flops_per_second: _FlopsPerSecond
     memory_bytes_per_second: _BytesPerSecond
+    node_overhead_seconds: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     active_watts: _Watts
 
 
@@ -116,14 +121,14 @@ class ComputeProfile(_Sourced):
         return 1 if self.all_cores is None else self.all_cores.cores
 
     def with_threads(self, threads: int) -> ComputeProfile:
-        """Return what it does with so many threads: rates and watts grow evenly from one core to all.
+        """Return what it does with so many threads: rates, watts and overhead change evenly from one core to all.
 
         Example: 6e9 flop/s with one core and 24e9 with four are 12e9 with two threads, and 24e9 with eight.
         """
         if self.all_cores is None or threads == 1:
             return self
         share = min(1.0, (threads - 1) / (self.all_cores.cores - 1))
-        rates = self.all_cores.model_dump(exclude={"cores", "sources"})
+        rates = self.all_cores.model_dump(exclude={"cores", "sources"}, exclude_none=True)
         grown = {
             name: rate if one is None else one + share * (rate - one)
             for name, rate in rates.items()
@@ -149,26 +154,54 @@ class ComputeProfile(_Sourced):
         return self
 
 
+class StoreProfile(_Sourced):
+    """How a parameter store on a storage moves tensors; as in `StoreMeasurement`.
+
+    Attributes:
+        latency_seconds: of each tensor that is read or written.
+        read_bytes_per_second, write_bytes_per_second: rates.
+        commit_seconds: of a commit.
+        commit_bytes_per_second: rate of a commit for what is in the page cache alone; None where all is written before.
+    """
+
+    latency_seconds: _Latency
+    read_bytes_per_second: _BytesPerSecond
+    write_bytes_per_second: _BytesPerSecond
+    commit_seconds: _Latency
+    commit_bytes_per_second: _BytesPerSecond | None = None
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Return whether transfers go past the page cache, so that pages are read ahead and written behind a step."""
+        return self.commit_bytes_per_second is None
+
+
 class StorageProfile(_Sourced):
     """The storage that tensors are paged to.
 
     Attributes:
         page_out_bytes_per_second, page_in_bytes_per_second: sustained write and read rate.
         page_out_latency_seconds, page_in_latency_seconds: before the first byte of each transfer.
+        wake_seconds: until the I/O thread, asleep, has begun with a transfer; None counts as 0.
+        hand_over_seconds: of the computing thread, for each transfer that it hands over; None likewise.
         watts: drawn above idle while a transfer runs.
         asynchronous: transfers run beside compute.
         capacity_bytes: room for the page file.
         endurance_bytes: bytes that may be written before the flash wears out; None where unknown.
+        store: a parameter store there; None where its tensors are taken to move as pages do.
     """
 
     page_out_bytes_per_second: _BytesPerSecond
     page_in_bytes_per_second: _BytesPerSecond
     page_out_latency_seconds: _Latency
     page_in_latency_seconds: _Latency
+    wake_seconds: _Latency | None = None
+    hand_over_seconds: _Latency | None = None
     watts: _Watts
     asynchronous: bool
     capacity_bytes: _Bytes
     endurance_bytes: Annotated[int, Field(ge=10**6, le=10**19)] | None = None
+    store: StoreProfile | None = None
 
 
 class StorageBus(Record, strict=True):

@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from poet_onnx.costing.board import BoardMeasurement
 from poet_onnx.costing.conditions import Conditions
 from poet_onnx.costing.device import Text, describe_first_error
 from poet_onnx.errors import InputError
-from poet_onnx.files.atomic import write_text
+from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.files.regular import read_regular
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.quantities import MOST_THREADS
@@ -164,6 +165,7 @@ class MeasuredCosts(Record, strict=True):
         meter: what that is, in words; empty likewise.
         process: what a training process takes there; None if it was not measured.
         conditions: under which the machine was measured; None in files from before they were noted.
+        board: what the board has and does as a whole; None if its device profile was not asked for.
         operators: that were measured alone, for this model or others, by a hash of what tells them apart; empty where
             nodes were measured within steps.
     """
@@ -186,6 +188,7 @@ class MeasuredCosts(Record, strict=True):
     meter: Annotated[str, Field(max_length=300)] = ""
     process: ProcessMeasurement | None = None
     conditions: Conditions | None = None
+    board: BoardMeasurement | None = None
     operators: Mapping[_Fingerprint, OperatorMeasurement] = {}
 
     @property
@@ -256,17 +259,18 @@ class MeasuredCosts(Record, strict=True):
             _check_nodes(graph, new, found)
         return found
 
-    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], *, replace: bool = True, written: Written | None = None) -> None:
         """Write the costs as JSON, whole or not at all.
 
         Args:
             path: of the file.
             replace: whether a file of that name may be replaced.
+            written: gets to know the file.
 
         Raises:
             InputError: if the file cannot be written, or is there and must stay.
         """
-        write_text(Path(path), self.model_dump_json(indent=1) + "\n", replace=replace)
+        write_text(Path(path), self.model_dump_json(indent=1) + "\n", replace=replace, written=written)
 
 
 def _use(device: str, target: str, threads: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from poet_onnx.choices import AUTO
+from poet_onnx.costing.board import BoardMeasurement
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts, StorageMeasurement
 from poet_onnx.energy import meter_if_any, open_meter, power_at_rest
@@ -23,13 +24,15 @@ from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
+from poet_onnx.profiler.board import board_measurement, room_for_training
 from poet_onnx.profiler.by_node import Validity, known_operators, measure_by_node
 from poet_onnx.profiler.conditions import SYSTEM, Watch
 from poet_onnx.profiler.energy import MOST_QUICK_SECONDS, MOST_SECONDS, Metered, transfer_watts
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import Alone
 from poet_onnx.profiler.process import measure_process
-from poet_onnx.profiler.steps import Runs, measure_step, measure_variant, warn_of_room
+from poet_onnx.profiler.rates import TimedNodes
+from poet_onnx.profiler.steps import Runs, measure_step, measure_variant, time_step, warn_of_room
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
@@ -40,6 +43,9 @@ from poet_onnx.runtime import installed_runtime, page_directory
 
 _MOST_SMALL_BYTES = 4 << 20
 """Of a transfer that is timed where memory is short."""
+
+_MOST_OVERHEAD = 0.5
+"""Of the nodes' time: where more of it does not depend on their work, that says little of the board."""
 
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
 
@@ -56,6 +62,7 @@ def measure(
     page_cache: bool = False,
     meter: str | os.PathLike[str] | None = None,
     by_node: bool = False,
+    board: bool = False,
     merge: Sequence[str | os.PathLike[str]] = (),
     journal: Path | None = None,
     system: Path = SYSTEM,
@@ -84,6 +91,7 @@ def measure(
         by_node: run each node alone, with inputs of its own, and never a step: for machines on which that does not
             fit. Each different operator is measured once; a node that cannot run alone is fitted, and marked. What a
             process takes is not measured.
+        board: measure the board as a whole, too, for a device profile: rates with one thread and with more, and RAM.
         merge: files of costs whose operators were measured so, for other models: they are not measured again.
         journal: file of what was measured so far, for `by_node`: it is gone on with if it is there, and removed at the
             end. None to note nothing.
@@ -102,7 +110,7 @@ def measure(
         raise InputError("Energy is measured with whole steps, and by node none runs: leave one of the two out.")
     threads = device.compute.threads(threads)
     directory = None if device.storage is None else page_directory(page_dir)
-    options = read(StepOptions, "measure", given)
+    options, name, room = read(StepOptions, "measure", given), Path(model_path).name, room_for_training()
     with contextlib.ExitStack() as held:
         if options.loss is not None:
             folder = held.enter_context(tempfile.TemporaryDirectory())
@@ -117,13 +125,14 @@ def measure(
         first, *others = variants(model, device, target, updates=updates)
         runtime = installed_runtime()
         valid = Validity(device.name, target, describe_machine(), f"{runtime.distribution} {runtime.version}", threads)
-        figures: dict[str, Any]
+        storage = partial(_storage, directory, device, page_cache=page_cache)
         if by_node:
             alone = Alone(repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
             with Journal(journal, str(valid), known_operators(merge, valid)) as noted:
-                figures = vars(measure_by_node([first, *others], device, alone, noted, report))
+                nodes = measure_by_node([first, *others], device, alone, noted, report)
+                one_thread = _one_by_one(first, device, alone, journal, report) if board and threads > 1 else None
                 report("timing the page directory")
-                figures = {**figures, "storage": _storage(directory, device, None, page_cache=page_cache, small=True)}
+                figures, timed = {**vars(nodes), "storage": storage(None, small=True)}, nodes.timed
                 noted.remove()
         else:
             warn_of_room(first.graph, device)
@@ -131,9 +140,10 @@ def measure(
             if metered is not None:
                 held.callback(metered.meter.close)
             runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
-            figures = _measured_steps(first, others, runs, metered, report)
+            figures, timed = _measured_steps(first, others, runs, metered, report)
+            one_thread = _with_one_thread(first, runs, metered, report) if board and threads > 1 else None
             report("timing the page directory")
-            figures["storage"] = _storage(directory, device, metered, page_cache=page_cache)
+            figures["storage"] = storage(metered)
             report("training in a process of its own")
             figures["process"] = measure_process(
                 model_path,
@@ -144,9 +154,21 @@ def measure(
                 threads=threads,
                 page_dir=page_dir,
             )
+        if board:
+            figures["board"] = board_measurement(
+                first.graph,
+                device.compute,
+                one_thread or timed,
+                None if one_thread is None else timed,
+                threads=threads,
+                model=name,
+                room=room,
+                directory=directory,
+            )
         conditions = watch.conditions()
-        if conditions.warning is not None:
-            warnings.warn(conditions.warning, PoetWarning, stacklevel=2)
+        for warning in (conditions.warning, _too_small(figures.get("board"))):
+            if warning is not None:
+                warnings.warn(warning, PoetWarning, stacklevel=2)
         return MeasuredCosts(
             fingerprint=first.graph.fingerprint,
             repetitions=repetitions,
@@ -156,21 +178,32 @@ def measure(
         )
 
 
+def _too_small(board: BoardMeasurement | None) -> str | None:
+    """Return in one sentence that a model is too small to tell how fast a board is; None where it is not."""
+    share = 0.0 if board is None else board.one_thread.overhead_share
+    if board is None or share <= _MOST_OVERHEAD:
+        return None
+    return (
+        f"The nodes of {board.model} are so small that {share:.0%} of their time is the runtime's own: they tell "
+        "little of the board's rates, so profile a larger model."
+    )
+
+
 def _measured_steps(
     first: GraphVariant,
     others: Sequence[GraphVariant],
     runs: Runs,
     metered: Metered | None,
     report: Callable[[str], None],
-) -> dict[str, Any]:
-    """Return what whole steps took, as fields of `MeasuredCosts`."""
+) -> tuple[dict[str, Any], TimedNodes]:
+    """Return what whole steps took, as fields of `MeasuredCosts`, and the first one's times."""
     report(f"timing {runs.repetitions} steps of {len(first.model.graph)} nodes")
     step = measure_step(first, runs, metered)
     found = {}
     for number, variant in enumerate(others, start=1):
         report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
         found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step, metered)
-    return {
+    figures = {
         "step_seconds": step.seconds,
         "node_overhead_seconds": step.overhead_seconds,
         "nodes": step.nodes,
@@ -179,6 +212,27 @@ def _measured_steps(
         "idle_watts": None if metered is None else metered.rest.watts,
         "meter": "" if metered is None else metered.meter.name,
     }
+    return figures, step.timed
+
+
+def _with_one_thread(
+    first: GraphVariant, runs: Runs, metered: Metered | None, report: Callable[[str], None]
+) -> TimedNodes:
+    """Return what a step takes with one thread."""
+    report(f"timing {runs.repetitions} steps with one thread")
+    return time_step(first, replace(runs, threads=1), metered)
+
+
+def _one_by_one(
+    first: GraphVariant, device: DeviceProfile, alone: Alone, journal: Path | None, report: Callable[[str], None]
+) -> TimedNodes:
+    """Return what the nodes of a step take one by one with one thread."""
+    alone = replace(alone, threads=1)
+    path = None if journal is None else journal.with_name(f"{journal.name}-1")
+    with Journal(path, f"{device.name}, {describe_machine()}, 1 thread", {}) as noted:
+        found = measure_by_node([first], device, alone, noted, report)
+        noted.remove()
+    return found.timed
 
 
 def _storage(

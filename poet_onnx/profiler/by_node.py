@@ -14,6 +14,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import Alone, measure_operators, run_overhead, with_fitted
+from poet_onnx.profiler.rates import TimedNodes
 from poet_onnx.profiler.single import single_nodes
 from poet_onnx.rewriting.variants import GraphVariant
 
@@ -47,6 +48,12 @@ class MeasuredNodes:
     nodes: Mapping[str, NodeMeasurement]
     variants: Mapping[str, Mapping[str, NodeMeasurement]]
     operators: Mapping[str, OperatorMeasurement]
+
+    @property
+    def timed(self) -> TimedNodes:
+        """Return the times of the step's nodes alone."""
+        kernels = {name: node.seconds for name, node in self.nodes.items()}
+        return TimedNodes(self.step_seconds, self.node_overhead_seconds, kernels)
 
 
 def measure_by_node(

@@ -191,4 +191,9 @@ def _text(path: Path) -> str:
         text = path.read_bytes()[:4096].decode(errors="replace")
     except OSError:
         return ""
-    return "".join(letter for letter in text.strip("\0 \n\t") if letter.isprintable())[:_LONGEST]
+    return printable(text.strip("\0 \n\t"), _LONGEST)
+
+
+def printable(text: str, most_letters: int) -> str:
+    """Return a text's letters that can be shown, and no more than so many."""
+    return "".join(letter for letter in text if letter.isprintable())[:most_letters]

@@ -22,6 +22,7 @@ from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.profiler.energy import Metered, operator_watts, scale_to_step
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
+from poet_onnx.profiler.rates import TimedNodes
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
 from poet_onnx.rewriting.variants import GraphVariant
@@ -70,6 +71,12 @@ class MeasuredStep:
     active_watts: float | None
     watts_scale: float = 1.0
 
+    @property
+    def timed(self) -> TimedNodes:
+        """Return the times alone."""
+        kernels = {name: node.seconds for name, node in self.nodes.items()}
+        return TimedNodes(self.seconds, self.overhead_seconds, kernels, self.active_watts)
+
 
 def warn_of_room(graph: TrainingGraph, device: DeviceProfile) -> None:
     """Warn where the unmodified step takes more memory than is left.
@@ -91,6 +98,16 @@ def warn_of_room(graph: TrainingGraph, device: DeviceProfile) -> None:
         )
 
 
+def time_step(variant: GraphVariant, runs: Runs, metered: Metered | None = None) -> TimedNodes:
+    """Time the step of a graph variant, and all its nodes.
+
+    Raises:
+        InputError: ONNX Runtime cannot run the model, or the process that times its kernels dies.
+        CheckFailedError: the runtime's tensors have other sizes than the graph says.
+    """
+    return _timed(variant, runs, metered)[0]
+
+
 def measure_step(variant: GraphVariant, runs: Runs, metered: Metered | None = None) -> MeasuredStep:
     """Measure the step of a graph variant, and all its nodes; their energy, too, where there is a meter.
 
@@ -99,38 +116,17 @@ def measure_step(variant: GraphVariant, runs: Runs, metered: Metered | None = No
         CheckFailedError: the runtime's tensors have other sizes than the graph says.
     """
     model, graph = variant.model, variant.graph
-    feeds = random_feeds(graph, runs.seed)
-    half = math.ceil(runs.repetitions / 2)
-    energy_of = (
-        None
-        if metered is None
-        else partial(run_energy, meter=metered.meter, rest=metered.rest, most_seconds=metered.most_seconds)
-    )
-    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
-        path = _saved(model, Path(scratch))
-        plain = partial(
-            time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, note=runs.note
-        )
-        halves = [plain()]
-        times = _kernel_times(path, runs, runs.repetitions)
-        halves.append(plain(energy_of=energy_of))
-    _check_times(graph, times)
-    steps = [step for part in halves for step in part.steps]
-    seconds = statistics.median(step.cpu_seconds if runs.threads == 1 else step.wall_seconds for step in steps)
-    overhead_seconds, scale = _share_step(graph, times, seconds)
+    timed, times = _timed(variant, runs, metered)
     workspace = count_workspace(model, graph, graph.nodes, threads=runs.threads)
-    nodes = _measurements(graph.nodes, times, scale, workspace)
-    energy = halves[-1].energy
-    if metered is None or energy is None or energy.watts_above_rest <= 0:
-        return MeasuredStep(seconds, overhead_seconds, nodes, None)
+    nodes = _measurements(graph.nodes, timed.kernel_seconds, times, workspace)
+    if metered is None or timed.active_watts is None:
+        return MeasuredStep(timed.seconds, timed.overhead_seconds, nodes, None)
     watts_scale = 1.0
     if metered.every_operator:
         watts = operator_watts(model, graph, graph.nodes, metered, threads=runs.threads)
-        watts_scale = scale_to_step(
-            watts, {name: node.seconds for name, node in nodes.items()}, energy.watts_above_rest
-        )
+        watts_scale = scale_to_step(watts, timed.kernel_seconds, timed.active_watts)
         nodes = _with_watts(nodes, watts, watts_scale)
-    return MeasuredStep(seconds, overhead_seconds, nodes, energy.watts_above_rest, watts_scale)
+    return MeasuredStep(timed.seconds, timed.overhead_seconds, nodes, timed.active_watts, watts_scale)
 
 
 def measure_variant(
@@ -158,7 +154,8 @@ def measure_variant(
     before = sum(first.nodes[name].seconds for name in common)
     scale = before / sum(times.kernel_seconds[name] for name in common)
     workspace = count_workspace(model, graph, new, threads=runs.threads)
-    nodes = _measurements(new, times, scale, workspace)
+    seconds = {node.name: times.kernel_seconds[node.name] * scale for node in new}
+    nodes = _measurements(new, seconds, times, workspace)
     if metered is None or not metered.every_operator or first.active_watts is None:
         return nodes
     return _with_watts(nodes, operator_watts(model, graph, new, metered, threads=runs.threads), first.watts_scale)
@@ -171,6 +168,33 @@ def _with_watts(
         name: node.model_copy(update={"active_watts": watts[name] * scale}) if name in watts else node
         for name, node in nodes.items()
     }
+
+
+def _timed(variant: GraphVariant, runs: Runs, metered: Metered | None) -> tuple[TimedNodes, KernelTimes]:
+    graph = variant.graph
+    feeds = random_feeds(graph, runs.seed)
+    half = math.ceil(runs.repetitions / 2)
+    energy_of = (
+        None
+        if metered is None
+        else partial(run_energy, meter=metered.meter, rest=metered.rest, most_seconds=metered.most_seconds)
+    )
+    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
+        path = _saved(variant.model, Path(scratch))
+        plain = partial(
+            time_steps, path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, note=runs.note
+        )
+        halves = [plain()]
+        times = _kernel_times(path, runs, runs.repetitions)
+        halves.append(plain(energy_of=energy_of))
+    _check_times(graph, times)
+    steps = [step for part in halves for step in part.steps]
+    seconds = statistics.median(step.cpu_seconds if runs.threads == 1 else step.wall_seconds for step in steps)
+    overhead_seconds, scale = _share_step(graph, times, seconds)
+    energy = halves[-1].energy
+    watts = None if energy is None or energy.watts_above_rest <= 0 else energy.watts_above_rest
+    kernels = {node.name: times.kernel_seconds[node.name] * scale for node in graph.nodes}
+    return TimedNodes(seconds, overhead_seconds, kernels, watts), times
 
 
 def _saved(model: ir.Model, folder: Path) -> Path:
@@ -191,11 +215,14 @@ def _kernel_times(path: Path, runs: Runs, repetitions: int) -> KernelTimes:
 
 
 def _measurements(
-    nodes: Iterable[Node], times: KernelTimes, scale: float, workspace: Mapping[str, CountedWorkspace]
+    nodes: Iterable[Node],
+    seconds: Mapping[str, float],
+    times: KernelTimes,
+    workspace: Mapping[str, CountedWorkspace],
 ) -> dict[str, NodeMeasurement]:
     return {
         node.name: NodeMeasurement(
-            seconds=times.kernel_seconds[node.name] * scale,
+            seconds=seconds[node.name],
             workspace_bytes=workspace[node.name].size_bytes,
             output_bytes=times.output_bytes[node.name],
             workspace_estimated=workspace[node.name].estimated,

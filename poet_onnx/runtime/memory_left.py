@@ -45,11 +45,16 @@ def resident_bytes(root: Path = _ROOT) -> int:
     Args:
         root: of the file system, which a test may have recorded.
     """
-    for line in _lines(root / "proc/self/status"):
-        name, _, value = line.partition(":")
-        if name == "VmRSS":
-            return int(value.split()[0]) << 10
-    return 0
+    return _status_bytes(root, "VmRSS")
+
+
+def anonymous_bytes(root: Path = _ROOT) -> int:
+    """Return what this process has in memory besides pages of files; 0 where that cannot be told.
+
+    Args:
+        root: of the file system, which a test may have recorded.
+    """
+    return _status_bytes(root, "RssAnon")
 
 
 def memory_pressure(root: Path = _ROOT) -> float:
@@ -68,6 +73,14 @@ def memory_pressure(root: Path = _ROOT) -> float:
             for each in (group, *group.parents):
                 found.append(_waiting(root / "sys/fs/cgroup" / each / "memory.pressure"))
     return max(found)
+
+
+def _status_bytes(root: Path, key: str) -> int:
+    for line in _lines(root / "proc/self/status"):
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) << 10
+    return 0
 
 
 def _waiting(path: Path) -> float:

@@ -21,12 +21,14 @@ from poet_onnx.cli.findings import measured_parts
 from poet_onnx.costing.conditions import Conditions
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
+from poet_onnx.costing.device_file import device_toml
 from poet_onnx.costing.measured import MeasuredCosts, OperatorMeasurement, load_measured
 from poet_onnx.costing.workspace import workspace_bytes
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import measure
+from poet_onnx.profiler.board import device_of
 from poet_onnx.profiler.caches import Caches, largest_cache_bytes
 from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import with_fitted
@@ -57,10 +59,10 @@ def measured(
     said: list[str] = []
     system = tmp_path_factory.mktemp("sys")
     pi4(system)
-    with pytest.warns(
-        PoetWarning, match=r"^While it was measured, the clock fell to 0\.60 GHz of 1\.50 GHz and .*ondemand"
-    ):
-        return by_node(model_path("mlp-l1"), said, system=system), said
+    slow = r"^While it was measured, the clock fell to 0\.60 GHz of 1\.50 GHz and .*ondemand"
+    small = r"^The nodes of training_model\.onnx are so small that \d+% of .* profile a larger model\.$"
+    with pytest.warns(PoetWarning, match=slow), pytest.warns(PoetWarning, match=small):
+        return by_node(model_path("mlp-l1"), said, system=system, board=True), said
 
 
 def test_a_profile_by_node_is_the_sum_of_its_nodes(
@@ -89,6 +91,24 @@ def test_a_profile_says_under_which_conditions(measured: tuple[MeasuredCosts, li
     assert f"conditions: {words}, 48 °C before, 48 °C at most" in list(measured_parts(costs))
     alone = measured_parts(costs.model_copy(update={"conditions": Conditions(date="2026-01-31")}))
     assert not any(str(part).startswith("conditions") for part in alone)
+
+
+def test_a_profile_of_the_board_predicts_what_was_measured(
+    model_path: Callable[..., Path], measured: tuple[MeasuredCosts, list[str]], tmp_path: Path
+) -> None:
+    costs, _ = measured
+    assert costs.board is not None
+    assert costs.board.cores == len(os.sched_getaffinity(0))
+    assert costs.board.all_threads is None
+    path = tmp_path / "board.toml"
+    path.write_text(device_toml(device_of(costs, WITHOUT_STORAGE, "board")), encoding="utf-8")
+    board = load_device(path)
+    assert board.ram_bytes == costs.board.ram_bytes
+    assert board.compute.sources["node_overhead_seconds"].startswith("measured on Raspberry Pi 4 Model B Rev 1.4, 20")
+    plain = {"optimizer": "none", "threads": 1, "target": costs.target}
+    result = poet_onnx.rewrite(model_path("mlp-l1"), device=path, **plain)
+    assert result.original.seconds == pytest.approx(costs.step_seconds, rel=1e-4)
+    assert poet_onnx.fit(model_path("mlp-l1"), device=path, target=costs.target).boards[0].fits
 
 
 def test_operators_of_another_profile_are_not_measured_again(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.runtime.memory_left import memory_left, memory_pressure, resident_bytes
+from poet_onnx.runtime.memory_left import anonymous_bytes, memory_left, memory_pressure, resident_bytes
 from poet_onnx.verification.limits import can_make_cgroup, memory_cgroup
 
 PRESSURE = """some avg10={share:.2f} avg60=0.10 avg300=0.02 total=12345
@@ -44,15 +44,17 @@ def test_pressure_is_that_of_the_system_or_of_a_group_above(tmp_path: Path) -> N
 def test_without_what_the_kernel_tells_there_is_none(tmp_path: Path) -> None:
     assert memory_pressure(tmp_path) == 0.0
     assert resident_bytes(tmp_path) == 0
-    tree(tmp_path, {"proc/self/status": "Name:\tpython\nVmHWM:\t 9000 kB\nVmRSS:\t    5124 kB\n"})
-    assert resident_bytes(tmp_path) == 5124 << 10
+    tree(
+        tmp_path, {"proc/self/status": "Name:\tpython\nVmHWM:\t 9000 kB\nVmRSS:\t    5124 kB\nRssAnon:\t    3100 kB\n"}
+    )
+    assert (resident_bytes(tmp_path), anonymous_bytes(tmp_path)) == (5124 << 10, 3100 << 10)
 
 
 def test_there_is_memory_left_here() -> None:
     left = memory_left()
     assert left.size_bytes > 2**20
     assert left.limit
-    assert resident_bytes() > 2**20
+    assert resident_bytes() > anonymous_bytes() > 2**20
 
 
 ASKS = "from poet_onnx.runtime.memory_left import memory_left; left = memory_left(); print(left.size_bytes, left.limit)"
