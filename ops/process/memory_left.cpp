@@ -74,9 +74,10 @@ void lower_by_group(MemoryLeft* left, const GroupFiles& files, const std::string
 }
 
 // A group's limit holds for all groups below it, too.
-void lower_by_groups(MemoryLeft* left, Limits limits, const GroupFiles& files, std::string path) {
+void lower_by_groups(MemoryLeft* left, Limits limits, const std::string& mount, const GroupFiles& files,
+                     std::string path) {
   for (;;) {
-    const std::string group = files.mount + (path == "/" ? "" : path) + "/";
+    const std::string group = mount + (path == "/" ? "" : path) + "/";
     lower_by_group(left, files, group, files.limit);
     if (limits == Limits::kSoft) lower_by_group(left, files, group, files.soft_limit);
     if (path.size() <= 1) return;
@@ -85,14 +86,16 @@ void lower_by_groups(MemoryLeft* left, Limits limits, const GroupFiles& files, s
   }
 }
 
-void lower_by_groups(MemoryLeft* left, Limits limits) {
-  for_each_line("/proc/self/cgroup", [&](const char* line) {  // number:controllers:path
+void lower_by_groups(MemoryLeft* left, Limits limits, const std::string& root) {
+  for_each_line(root + "/proc/self/cgroup", [&](const char* line) {  // number:controllers:path
     const char* const controllers = std::strchr(line, ':');
     const char* const path = controllers == nullptr ? nullptr : std::strchr(controllers + 1, ':');
     if (path == nullptr || path[1] != '/') return;
     const std::string names = "," + std::string(controllers + 1, path) + ",";
-    if (names == ",,") lower_by_groups(left, limits, kSecond, path + 1);
-    if (names.find(",memory,") != std::string::npos) lower_by_groups(left, limits, kFirst, path + 1);
+    if (names == ",,") lower_by_groups(left, limits, root + kSecond.mount, kSecond, path + 1);
+    if (names.find(",memory,") != std::string::npos) {
+      lower_by_groups(left, limits, root + kFirst.mount, kFirst, path + 1);
+    }
   });
 }
 
@@ -102,20 +105,21 @@ void lower_by_resource(MemoryLeft* left, int resource, const char* key, const ch
   lower(left, limit.rlim_cur, value_of("/proc/self/status", key) << 10, name);
 }
 
-uint64_t system_bytes() { return value_of("/proc/meminfo", "MemAvailable:") << 10; }
+uint64_t system_bytes(const std::string& root) { return value_of(root + "/proc/meminfo", "MemAvailable:") << 10; }
 
 }  // namespace
 
 uint64_t cache_room_bytes() {
-  MemoryLeft left{system_bytes(), 0, {}};
-  lower_by_groups(&left, Limits::kHard);
+  MemoryLeft left{system_bytes({}), 0, {}};
+  lower_by_groups(&left, Limits::kHard, {});
   return left.bytes;
 }
 
-MemoryLeft memory_left(Limits limits) {
+MemoryLeft memory_left(Limits limits, const std::string& root) {
   MemoryLeft left;
-  if (const uint64_t available = system_bytes()) lower(&left, available, 0, "MemAvailable of /proc/meminfo");
-  lower_by_groups(&left, limits);
+  if (const uint64_t available = system_bytes(root)) lower(&left, available, 0, "MemAvailable of /proc/meminfo");
+  lower_by_groups(&left, limits, root);
+  if (!root.empty()) return left;
   lower_by_resource(&left, RLIMIT_DATA, "VmData:", "the resource limit RLIMIT_DATA");
   lower_by_resource(&left, RLIMIT_AS, "VmSize:", "the resource limit RLIMIT_AS");
   return left;

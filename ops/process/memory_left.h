@@ -21,7 +21,7 @@ struct MemoryLeft {
 enum class Limits { kHard, kSoft };
 
 // The least of what the system has available, what the control groups above this process leave it and what its own
-// resource limits leave it.
-MemoryLeft memory_left(Limits limits = Limits::kHard);
+// resource limits leave it. With a `root`, where a file system was recorded: of what is there, without resource limits.
+MemoryLeft memory_left(Limits limits = Limits::kHard, const std::string& root = {});
 
 }  // namespace poet

@@ -125,10 +125,10 @@ POET_EXPORT int poet_arena_statistics(uint64_t number, poet::ArenaValues* out) {
 POET_EXPORT void poet_share_region(uint64_t group) { poet::arenas::set_group(group); }
 
 // How many more bytes this process may take before the kernel stops it, or takes memory back, and below 0 how many it
-// has too many; what sets that goes to `out`.
-POET_EXPORT int64_t poet_memory_left(char* out, uint64_t capacity) {
+// has too many; what sets that goes to `out`. `root` is empty, or where a file system was recorded.
+POET_EXPORT int64_t poet_memory_left(char* out, uint64_t capacity, const char* root) {
   try {
-    const poet::MemoryLeft left = poet::memory_left(poet::Limits::kSoft);
+    const poet::MemoryLeft left = poet::memory_left(poet::Limits::kSoft, root);
     std::snprintf(out, capacity, "%s", left.limit.c_str());
     if (left.missing_bytes > 0) return -static_cast<int64_t>(std::min<uint64_t>(left.missing_bytes, INT64_MAX));
     return static_cast<int64_t>(std::min<uint64_t>(left.bytes, INT64_MAX));

@@ -48,7 +48,7 @@ def operator_library() -> ctypes.CDLL:
     for name, taken in _STORES.items():
         getattr(library, name).argtypes = list(taken)
         getattr(library, name).restype = ctypes.c_int64
-    library.poet_memory_left.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    library.poet_memory_left.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p]
     library.poet_memory_left.restype = ctypes.c_int64
     library.poet_share_region.argtypes = [ctypes.c_uint64]
     library.poet_share_region.restype = None

@@ -6,6 +6,7 @@ Sources: proc(5); the kernel's Documentation/accounting/psi.rst and admin-guide/
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from poet_onnx.runtime.library import operator_library
 
 _LONGEST = 4352
 _ROOT = Path("/")
+_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+"""Of control groups, version 2: the second where those of version 1 are mounted, too."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,18 @@ class MemoryLeft:
     limit: str
 
 
-def memory_left() -> MemoryLeft:
+def memory_left(root: Path = _ROOT) -> MemoryLeft:
     """Return what the system, control groups and limits of resources leave this process.
+
+    Args:
+        root: of the file system, which a test may have recorded; limits of resources count for the real one alone.
 
     Raises:
         InputError: the operator library was not built with the package.
     """
     limit = ctypes.create_string_buffer(_LONGEST)
-    size_bytes = int(operator_library().poet_memory_left(limit, _LONGEST))
+    recorded = b"" if root == _ROOT else os.fsencode(root)
+    size_bytes = int(operator_library().poet_memory_left(limit, _LONGEST, recorded))
     return MemoryLeft(size_bytes, limit.value.decode(errors="replace"))
 
 
@@ -70,8 +77,8 @@ def memory_pressure(root: Path = _ROOT) -> float:
         number, _, path = line.partition("::")  # version 2 alone has an empty list of controllers
         group = Path(path.strip().lstrip("/"))
         if number == "0":
-            for each in (group, *group.parents):
-                found.append(_waiting(root / "sys/fs/cgroup" / each / "memory.pressure"))
+            for mount in _MOUNTS:
+                found += [_waiting(root / mount / each / "memory.pressure") for each in (group, *group.parents)]
     return max(found)
 
 
@@ -95,6 +102,7 @@ def _waiting(path: Path) -> float:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        # Names of groups may have any bytes.
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []

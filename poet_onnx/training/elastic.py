@@ -38,7 +38,7 @@ def room_here(root: Path = Path("/")) -> Room:
     Args:
         root: of the file system, which a test may have recorded.
     """
-    return Room(resident_bytes(root) + memory_left().size_bytes, memory_pressure(root))
+    return Room(resident_bytes(root) + memory_left(root).size_bytes, memory_pressure(root))
 
 
 class Follower:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
+from memory_trees import MIB, group, machine, pressure, write
+
 from poet_onnx.training.elastic import PRESSURE_SECONDS, STEPS_TO_GROW, Follower, Room, room_here
 
 SMALL, MIDDLE, LARGE = BUDGETS = (10, 20, 30)
@@ -58,3 +63,26 @@ def test_this_process_has_room() -> None:
     room = room_here()
     assert room.size_bytes > 2**20
     assert 0 <= room.pressure <= 1
+
+
+def test_a_recorded_board_whose_group_shrinks_waits_and_grows(tmp_path: Path) -> None:
+    """The process has 60 MiB, and the group 20 MiB besides; each change is one that the kernel's files show."""
+    scope = "system.slice/train.service"
+    machine(tmp_path, groups=f"0::/{scope}\n", available=900, resident=60)
+    group(tmp_path, "system.slice", limit=None, used=300)
+    group(tmp_path, scope, limit=None, used=80)
+    small, middle, large = budgets = (64 * MIB, 96 * MIB, 192 * MIB)
+    follower = Follower(budgets, partial(room_here, tmp_path), lambda: 0.0)
+    assert room_here(tmp_path) == Room(960 * MIB, 0.0)
+    assert follower.next(large) == large
+    group(tmp_path, scope, limit=128, used=80)  # leaves 48
+    assert room_here(tmp_path).size_bytes == 108 * MIB
+    assert follower.next(large) == middle
+    group(tmp_path, scope, limit=128, high=70, used=80)  # has 10 too much
+    assert follower.next(middle) == small
+    group(tmp_path, scope, limit=None, used=80)
+    assert [follower.next(small) for _ in range(STEPS_TO_GROW)] == [small] * (STEPS_TO_GROW - 1) + [large]
+    write(tmp_path / "sys/fs/cgroup/system.slice/memory.pressure", pressure(0.4))
+    late = Follower(budgets, partial(room_here, tmp_path), lambda: PRESSURE_SECONDS)
+    assert late.next(large) == middle
+    assert late.next(middle) == middle, "it is given time"
