@@ -5,8 +5,6 @@ tests/adapters/test_adapters.py compares with the formula.
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,15 @@ import pytest
 import torch
 from adapter_models import Tied, exported, relative_error
 from attention_nets import Gpt
+from later import Later
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainGraph, TrainingSession
+
+peft = Later("peft")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ERROR = 1e-5
@@ -52,15 +53,7 @@ def trained(made: TrainGraph, batch: dict[str, Any]) -> TrainingSession:
     return session
 
 
-@pytest.fixture(scope="module")
-def peft() -> Any:
-    """Return the package; it takes seconds to import."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module("peft")
-
-
-def in_peft(peft: Any, session: TrainingSession, module: nn.Module, folder: Path) -> Any:
+def in_peft(session: TrainingSession, module: nn.Module, folder: Path) -> Any:
     """Write a session's adapters, and return a module with what peft reads of them."""
     session.export_adapter(folder)
     model = peft.PeftModel.from_pretrained(module, str(folder), is_trainable=True)
@@ -71,7 +64,7 @@ def in_peft(peft: Any, session: TrainingSession, module: nn.Module, folder: Path
 
 @pytest.mark.parametrize("folding", [False, True])
 @pytest.mark.parametrize("rslora", [False, True])
-def test_a_decoder_has_pefts_gradients(peft: Any, tmp_path: Path, folding: bool, rslora: bool) -> None:
+def test_a_decoder_has_pefts_gradients(tmp_path: Path, folding: bool, rslora: bool) -> None:
     torch.manual_seed(0)
     net, ids = Classifier(), torch.randint(0, VOCABULARY, (2, LENGTH))
     labels = torch.randint(0, CLASSES, (2 * LENGTH,))
@@ -81,7 +74,7 @@ def test_a_decoder_has_pefts_gradients(peft: Any, tmp_path: Path, folding: bool,
     made = poet_onnx.train_graph(forward, lora=lora, train="score.*")
     batch = {"ids": ids.numpy(), "labels": labels.numpy()}
     session = trained(made, batch)
-    model = in_peft(peft, session, net, tmp_path)
+    model = in_peft(session, net, tmp_path)
     loss = functional.cross_entropy(model(ids), labels)
     loss.backward()  # type: ignore[no-untyped-call]
     assert session.step(batch) == pytest.approx(loss.item(), rel=1e-5)
@@ -102,7 +95,7 @@ def test_a_decoder_has_pefts_gradients(peft: Any, tmp_path: Path, folding: bool,
     assert max(errors.values()) < ERROR, errors
 
 
-def test_convolutions_and_tied_embeddings_compute_what_peft_computes(peft: Any, tmp_path: Path) -> None:
+def test_convolutions_and_tied_embeddings_compute_what_peft_computes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = Tied()
     made = poet_onnx.train_graph(exported(net, input_names=["ids"]), loss="mse", lora=Lora("*", rank=2, alpha=6))
@@ -112,13 +105,13 @@ def test_convolutions_and_tied_embeddings_compute_what_peft_computes(peft: Any, 
     session = trained(made, batch)
     before = session.step(batch)
     session.eval()
-    model = in_peft(peft, session, net, tmp_path)
+    model = in_peft(session, net, tmp_path)
     loss = functional.mse_loss(model(ids), torch.tensor(target)).item()
     assert session.step(batch) == pytest.approx(loss, rel=1e-5)
     assert loss != before
 
 
-def test_what_peft_trained_goes_on_here(peft: Any, tmp_path: Path) -> None:
+def test_what_peft_trained_goes_on_here(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net, ids = Classifier(), torch.randint(0, VOCABULARY, (2, LENGTH))
     labels = torch.randint(0, CLASSES, (2 * LENGTH,))

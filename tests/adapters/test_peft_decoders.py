@@ -5,7 +5,6 @@ These are deep tests: exporting a decoder takes seconds.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,13 @@ import onnxruntime
 import pytest
 import torch
 from export_models import quiet
+from later import Later
 from torch import nn
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import peft
-    import transformers
-
+peft, transformers = Later("peft"), Later("transformers")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.deep]
 WORDS, TOKENS, INSIDE = 3000, 16, "net"
 ERROR = 1e-5
@@ -32,10 +28,10 @@ ERROR = 1e-5
 SIZES = {"vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 DECODERS = {
-    "Qwen2, tied": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
-    "Llama, untied": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
+    "Qwen2, tied": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "Llama, untied": ("LlamaConfig", {"tie_word_embeddings": False}),
     "Gemma 2, capped": (
-        transformers.Gemma2Config,
+        "Gemma2Config",
         {"head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     ),
 }
@@ -75,7 +71,7 @@ def test_peft_computes_the_scores_of_what_was_trained(kind: str, tmp_path: Path)
     config, own = DECODERS[kind]
     net = (
         transformers.AutoModelForCausalLM.from_config(
-            config(**SIZES, **own, use_cache=False, attn_implementation="eager")
+            getattr(transformers, config)(**SIZES, **own, use_cache=False, attn_implementation="eager")
         )
         .float()
         .eval()

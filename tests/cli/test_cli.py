@@ -88,6 +88,7 @@ def test_verify_fails_for_a_model_that_computes_something_else(cli: Cli, model: 
     assert cli("verify", model, rewritten, "--feeds", "1").code == 1
 
 
+@pytest.mark.deep
 def test_inspect_names_what_fills_the_memory_and_which_plans_its_bounds_cover(cli: Cli, model: Path) -> None:
     result = cli("inspect", model, "--device", "a72", "-v")
     assert result.code == 0, result

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deep import sampled
 
 import poet_onnx
 
@@ -48,7 +49,7 @@ def end(program: subprocess.Popen[str], number: int) -> tuple[int, str]:
     return program.returncode, shown
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.7, 1.5, 3.0])
+@pytest.mark.parametrize("seconds", sampled([0.0, 0.2, 0.7, 1.5, 3.0], 0.2, 1.5))
 def test_an_interrupt_ends_a_rewrite_wherever_it_is(
     model_path: Callable[..., Path], tmp_path: Path, seconds: float
 ) -> None:

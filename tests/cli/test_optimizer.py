@@ -70,6 +70,7 @@ def test_accumulation_and_clipping_are_told_to_the_session(cli: Cli, model: Path
     assert set(described.buffers) == set(described.parameters)
 
 
+@pytest.mark.deep
 def test_a_plan_is_for_one_optimizer(cli: Cli, model: Path, tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "out.onnx"
     assert cli("rewrite", model, *QUICK, "--optimizer", "adam", "--plan-out", plan).code == 0

@@ -137,6 +137,7 @@ def test_nothing_is_computed_twice(compared: poet_onnx.Comparison, bert: Path, f
     assert len(again.results) == 4
 
 
+@pytest.mark.deep
 def test_a_damaged_or_edited_cell_is_computed_again(bert: Path, tmp_path: Path) -> None:
     """An edited number, missing, negative, contradictory or a word, is never shown."""
 
@@ -201,6 +202,7 @@ def test_parts_are_those_that_were_asked_for(bert: Path) -> None:
     assert whole.results[0].cell.part_bytes is None
 
 
+@pytest.mark.deep
 def test_every_method_has_a_cell(model_path: Callable[..., Path]) -> None:
     found = poet_onnx.compare(
         model_path("transformer"), device="a72", budgets=["90%"], time_limit_seconds=5.0, executor=Here()

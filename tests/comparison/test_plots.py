@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def test_the_table_marks_the_least_energy() -> None:
     assert "| x | no plan |" in text
 
 
+@pytest.mark.deep
 def test_pictures_are_the_same_every_time(tmp_path: Path) -> None:
     cells = [filled(name, budget, (budget, 1, 2), time) for name in "ab" for budget in (20, 50) for time in (1.0, 2.0)]
     cells += [filled("c", 50, None, 1.0)]

@@ -180,6 +180,7 @@ def interrupted(model_path: Callable[..., Path], tmp_path: Path) -> subprocess.C
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+@pytest.mark.deep
 def test_an_interrupt_keeps_what_was_found(
     interrupted: subprocess.CompletedProcess[str], model_path: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ CASES = [
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("python", EACH_PYTHON)
 def test_what_kernels_take_from_malloc_is_counted(python: str, tmp_path: Path) -> None:
     for number, case in enumerate(CASES):

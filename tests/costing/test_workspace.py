@@ -58,6 +58,7 @@ for path, threads in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
+@pytest.mark.deep
 def test_convolutions_of_the_stock_runtime_take_what_the_rule_says(tmp_path: Path) -> None:
     arguments, predicted = [], []
     for index, case in enumerate(case for case in GROUPS["convolutions"] if case.op == "Conv"):

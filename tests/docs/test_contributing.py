@@ -98,7 +98,7 @@ def calls_for(diff: str) -> Iterator[tuple[str, ...]]:
         yield from own or [tests for folder, tests in TESTS.items() if name.startswith(folder)]
 
 
-@pytest.mark.parametrize("section", sampled(EXAMPLES, "A gradient", "An operator", "An option"))
+@pytest.mark.parametrize("section", sampled(EXAMPLES, "A gradient"))
 def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable[..., Path]) -> None:
     folder = tmp_path / "sources"
     folder.mkdir()

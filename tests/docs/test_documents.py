@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 import option_tables
 import pytest
+from deep import sampled
 from fenced_blocks import DOCUMENTS, EXAMPLES, Fenced, fenced_blocks, without_blocks
 from folders import ROOT
 from following import ENVIRONMENTS, follow
@@ -214,7 +215,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("path", RUN, ids=names(RUN))
+@pytest.mark.parametrize("path", sampled(RUN, README), ids=names(RUN))
 def test_blocks_run(path: Path, tmp_path: Path, guided: Path, artifacts: Path) -> None:
     """Run a document's blocks beside the guide's exported network, or the artifacts of onnxruntime-training."""
     if path == README:

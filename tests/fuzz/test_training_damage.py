@@ -19,7 +19,7 @@ from poet_onnx import TrainingSession
 from poet_onnx.errors import InputError
 from poet_onnx.training.runner import aligned
 
-SEEDS = 80
+SEEDS = 40
 
 
 class Net(torch.nn.Module):

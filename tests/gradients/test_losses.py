@@ -151,6 +151,7 @@ def test_what_is_no_loss_is_refused(options: dict[str, Any], message: str) -> No
         poet_onnx.train_graph(linear(), **options)
 
 
+@pytest.mark.deep
 def test_a_profile_of_a_forward_model_goes_with_its_rewrite(cli: Cli, tmp_path: Path) -> None:
     forward, costs = tmp_path / "forward.onnx", tmp_path / "costs.json"
     onnx.save(export("mlp-mse")[0], forward)

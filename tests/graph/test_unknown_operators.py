@@ -63,6 +63,7 @@ def test_a_budget_that_an_estimate_exceeds_is_refused_with_what_settles_it(unusu
         rewrite(unusual, device="a72", activation_budget="90%", time_limit_seconds=10)
 
 
+@pytest.mark.deep
 def test_a_profile_settles_what_was_estimated(unusual: Path) -> None:
     measured = measure(unusual, load_device("a72"), repetitions=2, warmup=1)
     report = report_of(unusual, costs=measured)

@@ -22,7 +22,7 @@ MODELS = ["mlp-mse", "densenet", "unet", "mobilenet", "transformer", "resnet18",
 
 
 @pytest.mark.parametrize("seed", sampled(range(4), 0))
-@pytest.mark.parametrize("name", sampled(MODELS, *(name for name in MODELS if name != "resnet18")))
+@pytest.mark.parametrize("name", sampled(MODELS, *[name for name in MODELS if name != "resnet18"][::2]))
 def test_a_random_plan_keeps_every_bit_and_its_predicted_peak(
     model_path: Callable[..., Path], tmp_path: Path, name: str, seed: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_ordering_by_the_file_changes_no_node(model_path: Callable[..., Path]) -
 VERSIONS = ["oi|r", "o|ri", "roi|", "oi|i", "or|i", "oir|i", "r|r", "o|i"]
 
 
-@pytest.mark.parametrize("words", sampled(VERSIONS, "oi|r", "r|r"))
+@pytest.mark.parametrize("words", sampled(VERSIONS, "r|r"))
 def test_a_view_of_any_version_is_made_where_it_is_read(model_path: Callable[..., Path], words: str) -> None:
     """Recompute (r), page out (o) and page in (i) a value between its maker, its first reader (|) and the next."""
     path = model_path("resnet18")
@@ -106,6 +106,7 @@ def node_of(graph: TrainingGraph, step: Step) -> Node:
     return next(node for node in graph.nodes if node.name == step.subject)
 
 
+@pytest.mark.deep
 def test_a_normalization_is_not_fused_with_the_sum_it_alone_reads(model_path: Callable[..., Path]) -> None:
     path = model_path("bert-2")
     _, problem = prepare(path)

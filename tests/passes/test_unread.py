@@ -35,6 +35,7 @@ def test_what_nobody_reads_is_removed() -> None:
     assert not RemoveUnread()(model).modified
 
 
+@pytest.mark.deep
 def test_sessions_of_stock_graphs_say_nothing(
     model_path: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

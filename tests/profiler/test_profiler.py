@@ -45,6 +45,7 @@ PROFILED = [
 """Models, their batch size, and whether that is given as a named dimension."""
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "batch", "named"), sampled(PROFILED, ("mlp-mse", 2, True)))
 def test_a_profile_covers_the_step(
     model_path: Callable[..., Path], tmp_path: Path, name: str, batch: int, named: bool

@@ -115,6 +115,7 @@ def test_external_weights_make_the_same_training_graph(tmp_path: Path, train: st
     assert models[0] == models[1]
 
 
+@pytest.mark.deep
 def test_external_weights_are_not_copied_into_memory(tmp_path: Path) -> None:
     small = write_forward(tmp_path / "small.onnx", layers=1, width=64)
     large = write_forward(tmp_path / "large.onnx", layers=12, width=2048)

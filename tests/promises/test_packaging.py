@@ -88,6 +88,7 @@ def whole_wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> zipf
     return built(sources, tmp_path_factory.mktemp("whole"), "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0")
 
 
+@pytest.mark.deep
 def test_wheel_holds_modules_and_data(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     expected = {"poet_onnx/py.typed", "poet_onnx/__init__.py"}
@@ -166,6 +167,7 @@ def compiler() -> str:
     return found
 
 
+@pytest.mark.deep
 def test_stubs_make_a_library_for_older_systems(compiler: str, tmp_path: Path) -> None:
     run_python(str(ROOT / "scripts/release/wheel/link_stubs.py"), compiler, str(tmp_path / "stubs"))
     source, library = tmp_path / "answer.cpp", tmp_path / "libanswer.so"

@@ -9,6 +9,7 @@ from pathlib import Path
 import paging_memory
 import paging_stress
 import pytest
+from deep import sampled
 from paging_cases import Stepper, StepTime, throttled_device
 
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
@@ -100,7 +101,7 @@ def tight(
     return path, result
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", sampled([1, 2], 2))
 def test_the_peak_is_the_predicted_one_with_any_number_of_threads_and_any_storage(
     tight: tuple[Path, RewriteResult], tmp_path: Path, threads: int
 ) -> None:

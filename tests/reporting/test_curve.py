@@ -19,6 +19,7 @@ from poet_onnx.reporting.inspection import inspect
 STEP: dict[str, Any] = {"device": "tx2", "target": "stock", "loss": "cross-entropy"}
 
 
+@pytest.mark.deep
 def test_a_larger_budget_takes_less_energy_and_each_has_a_plan(tmp_path: Path) -> None:
     net = write_net("text", tmp_path / "text.onnx")
     curve = inspect(net, curve=True, **STEP).curve

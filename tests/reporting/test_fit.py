@@ -41,6 +41,7 @@ def board(name: str, ram_bytes: int) -> DeviceProfile:
     return load_device("pi4").model_copy(update={"name": name, "ram_bytes": ram_bytes})
 
 
+@pytest.mark.deep
 def test_what_is_said_of_a_board_is_what_rewrite_does(net: Path) -> None:
     needed = inspect(net, device="pi4", **STEP)
     whole = board("whole", needed.ordered.process_peak_bytes + 2**17)

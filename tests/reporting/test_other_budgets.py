@@ -26,6 +26,7 @@ def rewritten(path: Path, **options: object) -> RewrittenStep:
     return read_rewritten(rewrite(path, **asked).model)
 
 
+@pytest.mark.deep
 def test_more_memory_takes_less_energy_and_planning_anew_saves_no_more_than_the_gap(
     model_path: Callable[..., Path],
 ) -> None:
@@ -51,6 +52,7 @@ def test_more_memory_takes_less_energy_and_planning_anew_saves_no_more_than_the_
         assert max(anew) >= least_joules * (1 - 1e-9), "a point's bound is one of its own order"
 
 
+@pytest.mark.deep
 def test_other_limits_and_means_are_those_of_the_plan(model_path: Callable[..., Path]) -> None:
     step = rewritten(model_path("transformer"), recompute=False)
     assert step.plan.certificate.covers.in_order

@@ -66,6 +66,7 @@ def test_what_needs_more_room_is_refused_with_what_to_try(options: dict[str, Any
     assert page_file_bytes(fits.graph, fits.plan.steps) <= BLOCK_BYTES
 
 
+@pytest.mark.deep
 def test_gradients_in_parts_are_tried_where_there_is_no_room_for_pages(model_path: Callable[..., Path]) -> None:
     result = poet_onnx.rewrite(
         model_path("vgg16"), device=device(BLOCK_BYTES), activation_budget="90%", recompute=False

@@ -25,7 +25,7 @@ from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
-MUTANTS = 200
+MUTANTS = 60
 VERIFIED = 3
 
 
@@ -143,6 +143,7 @@ def test_figures_that_the_steps_do_not_make_are_refused(path: Path, made: Rewrit
         poet_onnx.rewrite(path, device="host", plan=written(file, tmp_path))
 
 
+@pytest.mark.deep
 def test_a_plan_carried_out_with_other_costs_claims_nothing_of_them(
     cli: Cli, path: Path, made: RewriteResult, tmp_path: Path
 ) -> None:

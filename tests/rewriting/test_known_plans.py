@@ -73,6 +73,7 @@ def test_a_plan_to_carry_out_and_known_plans(
         poet_onnx.rewrite(model_path("vgg16"), device="a72", plan=in_parts.plan, known_plans=[in_parts.plan])
 
 
+@pytest.mark.deep
 def test_a_file_of_a_known_plan(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     path, tight, report = model_path("transformer"), tmp_path / "tight.json", tmp_path / "report.json"
     made = poet_onnx.rewrite(path, device="a72", activation_budget="70%")

@@ -25,6 +25,7 @@ def planned(net: Path, **options: Any) -> RewriteResult:
 CURVES = [("text", (0.0, 0.4, 0.8)), ("decoder", (0.0, 0.75))]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("kind", "parts"), sampled(CURVES, CURVES[0]))
 def test_a_larger_budget_never_spends_more_and_the_largest_is_the_resident_plan(
     tmp_path: Path, kind: str, parts: tuple[float, ...]
@@ -49,6 +50,7 @@ def test_a_larger_budget_never_spends_more_and_the_largest_is_the_resident_plan(
     assert top.rewritten == resident.rewritten
 
 
+@pytest.mark.deep
 def test_a_part_in_ram_that_does_not_fit_is_given_up_at_once(tmp_path: Path) -> None:
     """Nobody looks for the smallest budget of each part that was tried: another one has a plan."""
     net = write_net("text", tmp_path / "text.onnx")

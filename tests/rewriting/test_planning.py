@@ -24,6 +24,7 @@ PATIENT: dict[str, Any] = {"device": "a72", "time_limit_seconds": 600.0}
 """A device, and a time limit within which a busy machine finds the best plan too."""
 
 
+@pytest.mark.deep
 def test_what_would_do_is_not_worked_out_where_another_variant_has_a_plan(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ def test_what_would_do_is_not_worked_out_where_another_variant_has_a_plan(
     assert result.rewritten.seconds <= (result.plan.limits.deadline_seconds or 0.0) * (1 + 1e-9)
 
 
+@pytest.mark.deep
 def test_the_variant_that_needs_the_least_says_what_would_do(model_path: Callable[..., Path]) -> None:
     path = model_path("resnet18")
     with pytest.raises(InfeasibleError) as whole:
@@ -129,6 +131,7 @@ def test_a_variant_that_spends_much_less_is_taken_though_another_has_a_plan(mode
     assert any_variant.rewritten.energy_joules < 0.97 * whole.rewritten.energy_joules
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shares", sampled([["65%", "80%"], ["65%", "70%", "75%", "80%"]], ["65%", "80%"]))
 def test_more_ram_never_costs_more_whichever_variant_is_the_cheapest(
     model_path: Callable[..., Path], shares: list[str]
@@ -160,6 +163,7 @@ def test_an_interrupt_after_the_first_plan_keeps_it(
     assert result.rewritten.transient_peak_bytes <= (result.plan.limits.budget_bytes or 0)
 
 
+@pytest.mark.deep
 def test_other_variants_are_not_looked_at_where_they_save_nothing(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +203,7 @@ def test_a_step_that_fits_in_order_is_simulated_once(
     assert max(replays.values()) <= 2
 
 
+@pytest.mark.deep
 def test_variants_whose_computing_alone_costs_more_than_a_plan_are_not_ordered(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,13 @@ def test_the_pipeline_does_the_same(path: Path, result: RewriteResult) -> None:
         assert as_bytes(model) == as_bytes(result.model)
 
 
-@pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"target": "stock"}], ids=["adamw", "stock"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"optimizer": "adamw"}, id="adamw", marks=pytest.mark.deep),
+        pytest.param({"target": "stock"}, id="stock"),
+    ],
+)
 def test_the_model_that_a_pipeline_was_given_becomes_the_best_variant(path: Path, options: dict[str, str]) -> None:
     model = ir.load(path)
     outcome = poet_onnx.pipeline(**OPTIONS, **options)(model)
@@ -220,6 +226,7 @@ def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(path: Path, b
     assert found.process.peak_bytes <= smallest
 
 
+@pytest.mark.deep
 def test_on_the_stock_runtime_the_budget_has_room_for_what_it_adds_to_blocks(path: Path) -> None:
     planned = poet_onnx.rewrite(path, target="stock", **OPTIONS).plan
     assert planned.limits.budget_bytes is not None
@@ -299,6 +306,7 @@ def test_a_forward_model_is_refused_with_what_to_do(model_path: Callable[..., Pa
         poet_onnx.rewrite(model_path("mlp-mse").with_name("eval_model.onnx"), device="a72")
 
 
+@pytest.mark.deep
 def test_gradients_are_split_only_where_whole_ones_cost_more_or_do_not_fit(model_path: Callable[..., Path]) -> None:
     path = model_path("resnet18")
     whole = poet_onnx.rewrite(path, device="a72", activation_budget="85%")
@@ -314,6 +322,7 @@ def test_gradients_are_split_only_where_whole_ones_cost_more_or_do_not_fit(model
     assert any(node.op_type == "Accumulate" for node in split.model.graph)
 
 
+@pytest.mark.deep
 def test_a_saved_plan_splits_gradients_as_it_was_made(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path = model_path("resnet18")
     made = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
@@ -326,6 +335,7 @@ def test_a_saved_plan_splits_gradients_as_it_was_made(model_path: Callable[..., 
     assert (tmp_path / "made.onnx").read_bytes() == (tmp_path / "again.onnx").read_bytes()
 
 
+@pytest.mark.deep
 def test_measured_costs_of_whole_gradients_serve_split_ones(model_path: Callable[..., Path]) -> None:
     path = model_path("resnet18")
     measured = costs_in_proportion(poet_onnx.rewrite(path, device="a72"), "a72", 3)

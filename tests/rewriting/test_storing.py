@@ -66,6 +66,7 @@ def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path
         assert (found < modelled) is is_measured
 
 
+@pytest.mark.deep
 def test_a_part_stays_in_ram_where_there_is_no_time_to_search(tmp_path: Path) -> None:
     """A part with which the step fits in its order needs none."""
     net = write_net("text", tmp_path / "net.onnx")

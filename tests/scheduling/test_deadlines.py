@@ -75,6 +75,7 @@ def _synchronous(seed: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
     return replace(problem, costs=replace(problem.costs, asynchronous=False)), limits, order
 
 
+@pytest.mark.deep
 def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_is_left_out_without_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

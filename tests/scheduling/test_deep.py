@@ -106,6 +106,7 @@ def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProb
             run(interrupted_call)
 
 
+@pytest.mark.deep
 def test_a_plan_is_proven_by_memory_alone_where_the_solver_has_no_time(problem: ScheduleProblem) -> None:
     profile = profile_of(problem)
     limits = Limits(profile.peak_bytes // 2)

@@ -311,6 +311,7 @@ def test_quick_plans_are_found_nearly_everywhere() -> None:
     assert found >= 50
 
 
+@pytest.mark.deep
 def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
     compared = tight = 0
@@ -379,6 +380,7 @@ def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_pa
     assert choice.plan.prediction.energy_joules <= choice.baseline_plan.prediction.energy_joules
 
 
+@pytest.mark.deep
 def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callable[..., Path]) -> None:
     problem = real_problem(model_path("mobilenet"), "a72")
     baseline = memory_aware_order(problem)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deep import sampled
 from random_graphs import random_dag
 from real_problems import real_problem
 
@@ -55,7 +56,7 @@ def _interrupt_python() -> None:
 
 
 @pytest.mark.parametrize("interrupt", [_interrupt_the_process, _interrupt_python])
-@pytest.mark.parametrize("after", [1, 3])  # before the solver starts, and while it runs
+@pytest.mark.parametrize("after", sampled([1, 3], 3))  # before the solver starts, and while it runs
 def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
     model_path: Callable[..., Path], after: int, interrupt: Callable[[], None]
 ) -> None:

@@ -65,6 +65,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
     assert spent <= 1.1 * least
 
 
+@pytest.mark.deep
 def test_a_start_in_time_is_never_lost_nor_made_dearer() -> None:
     kept = 0
     for _, model in _short_of_time(range(150)):

@@ -179,6 +179,7 @@ def test_a_page_out_ends_before_its_value_is_made_anew() -> None:
     assert spread.index(page[1]) < spread.index(again)
 
 
+@pytest.mark.deep
 def test_on_a_real_model_no_time_limit_costs_no_more_than_one(model_path: Callable[..., Path]) -> None:
     """A solver that was stopped at a gap and resumed proved a false optimum here."""
     problem = real_problem(model_path("resnet18"), "m4")

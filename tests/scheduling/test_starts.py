@@ -47,6 +47,7 @@ def test_an_interrupt_while_looking_for_rows_ends_the_search(monkeypatch: pytest
     assert outcome.status == "interrupted"
 
 
+@pytest.mark.deep
 def test_patience_with_assignments_that_make_no_plan_in_time_ends() -> None:
     problem, limits, model = tight_model(6, 20, 0.2)
     start = paged_start(model)

@@ -78,6 +78,7 @@ def test_energy_equals_exhaustive_search(seed: int) -> None:
             assert plan is None or plan.prediction.energy_joules == pytest.approx(best, rel=1e-9), (place, share)
 
 
+@pytest.mark.deep
 @example(seed=999_999, layers=8, place=0.35121858968669034)
 @example(seed=1_000_000, layers=8, place=0.6796875)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 9), place=st.floats(0.0, 0.9))

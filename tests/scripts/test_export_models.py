@@ -49,6 +49,7 @@ def test_writes_four_artifacts_and_one_line(tmp_path: Path) -> None:
     assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [3, 32]
 
 
+@pytest.mark.deep
 def test_refuses_unknown_names_and_batches(tmp_path: Path) -> None:
     assert "resnet18" in run("resnet19", "-o", str(tmp_path)).stderr
     assert run("mlp-mse", "--batch", "0", "-o", str(tmp_path)).returncode == 2

@@ -26,6 +26,7 @@ def picture() -> ModuleType:
     return module
 
 
+@pytest.mark.deep
 def test_curves_have_the_peaks_that_rewrite_reports(picture: ModuleType, model_path: Callable[..., Path]) -> None:
     from poet_onnx import rewrite
 

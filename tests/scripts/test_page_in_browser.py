@@ -16,6 +16,7 @@ from poet_onnx.reporting.page import page_of
 pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium is installed")
 
 
+@pytest.mark.deep
 def test_a_page_answers_soon_and_shows_its_figures(model_path: Callable[..., Path], tmp_path: Path) -> None:
     result = rewrite(model_path("transformer"), device="tx2", activation_budget="70%", split=False, gap=0.5)
     picture, page = picture_of(result.model, name="net.onnx"), tmp_path / "net.html"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from adapter_models import IDS, Tied, exported
+from later import Later
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 from torch_options import OPTIONS
@@ -19,10 +19,7 @@ from poet_onnx import Lora, TrainingSession
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.torch import comparing
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import peft
-
+peft = Later("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

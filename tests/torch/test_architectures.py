@@ -33,7 +33,13 @@ WITHOUT_GRADIENT = Recipe(functools.partial(normalized, nn.Hardswish()), functoo
 
 
 @NEEDS_STOCK
-@pytest.mark.parametrize("recipe", [NORMALIZED, ATTENTIVE], ids=["batch normalization", "gpt"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(NORMALIZED, id="batch normalization"),
+        pytest.param(ATTENTIVE, id="gpt", marks=pytest.mark.deep),
+    ],
+)
 def test_models_train_as_in_torch(recipe: Recipe) -> None:
     row = examine("model", recipe, 4, STOCK_PYTHON)
     assert tuple(row) == COLUMNS
@@ -44,6 +50,7 @@ def test_models_train_as_in_torch(recipe: Recipe) -> None:
     assert not is_off(row)
 
 
+@pytest.mark.deep
 def test_attention_to_positions_apart_from_words_is_torchs(tmp_path: Path) -> None:
     """Exporting it ended with a parameter that was not found, though nobody had named one."""
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from torch_table import COLUMNS, GRADIENT_BOUND, USUAL, outcome, read
 from torch_training import compare, prepare, train_on_stock
 
 SHOWN = {**SIX, **TRANSFORMERS}
-OFTEN = [*((name, *USUAL[0]) for name in list(SHOWN)[::2]), ("GRU", *USUAL[1])]
+OFTEN = [*((name, *USUAL[0]) for name in list(SHOWN)[::4]), ("GRU", *USUAL[1])]
 EVERY = [(name, *column) for name in NETWORKS for column in COLUMNS]
 LONG, LONG_BOUND = 50, 5e-3
 """Steps, and how far losses may be apart: torch's own in single and double precision are by 1.3e-3 for the U-Net."""

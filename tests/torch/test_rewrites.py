@@ -217,6 +217,7 @@ def test_what_to_write_instead_trains(name: str, exporter: str, tmp_path: Path) 
     assert len(made.check.gradient_errors) == len(list(case.instead.parameters()))
 
 
+@pytest.mark.deep
 def test_spectral_norm_trains_in_eval_mode(tmp_path: Path) -> None:
     net = nn.Sequential(spectral_norm(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 3))
     with pytest.raises(CheckFailedError, match=r"_u' goes from .* stands still .*: with this layer in eval mode, as"):

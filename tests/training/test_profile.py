@@ -16,6 +16,7 @@ from poet_onnx import TrainingSession
 from poet_onnx.errors import InputError
 
 
+@pytest.mark.deep
 def test_the_steps_of_a_session_are_profiled(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     original, model, trace = model_path("transformer"), tmp_path / "out.onnx", tmp_path / "trace.json"
     poet_onnx.rewrite(original, device="a72", activation_budget="90%", optimizer="adamw", gap=0.5).save(model)

@@ -185,6 +185,7 @@ def test_nothing_to_quantize_is_said(forward: Path) -> None:
         poet_onnx.train_graph(forward, loss="causal-lm", lora=LORA, quantize="3bit")
 
 
+@pytest.mark.deep
 def test_a_decoder_learns_from_the_command_line_on(files: dict[str, Path], cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     asked = ["--loss", "causal-lm", "--lora", f"rank=4,alpha=8,targets={TARGETS}", "--optimizer", "adamw"]

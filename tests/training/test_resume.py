@@ -175,6 +175,7 @@ def test_a_damaged_checkpoint_changes_nothing(model_path: Callable[..., Path], t
     assert digest(session) == before
 
 
+@pytest.mark.deep
 def test_a_checkpoint_that_changes_while_it_is_loaded_is_never_taken(
     model_path: Callable[..., Path], tmp_path: Path
 ) -> None:

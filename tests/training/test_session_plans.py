@@ -81,6 +81,7 @@ def test_changes_of_the_budget_change_no_bit(plans: Path, tmp_path: Path) -> Non
     assert trained(session, tmp_path, told) == steady
 
 
+@pytest.mark.deep
 def test_a_store_stays_open_while_plans_change(stored_plans: Path, tmp_path: Path) -> None:
     session = session_of(stored_plans, store=tmp_path / "one", commit_every=2)
     told = changes(session.budgets, STEPS, 5, seed=1)
@@ -250,6 +251,7 @@ def check_process(plans: Path, steps: int, count: int) -> None:
     assert seen == count
 
 
+@pytest.mark.deep
 @NEEDS_STOCK
 def test_the_kernel_counts_no_more_than_each_budget(plans: Path) -> None:
     check_process(plans, STEPS, 6)

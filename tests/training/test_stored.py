@@ -378,6 +378,7 @@ def test_a_model_with_a_store_is_measured(nets: dict[str, Path], tmp_path: Path)
     assert report.passed, report.problems
 
 
+@pytest.mark.deep
 def test_a_model_with_frozen_weights_in_a_store_is_measured(nets: dict[str, Path], tmp_path: Path) -> None:
     options = {"lora": "targets=*.q.weight,rank=4", "device": "tx2", "store": "always"}
     path = rewritten(nets["decoder"], tmp_path / "disk.onnx", **options)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deep import sampled
 from stock_environment import stock_python
 from training_batches import digest, session_of, train
 
@@ -60,7 +61,7 @@ def test_a_number_of_threads_that_cannot_be_is_refused(rewritten: Callable[..., 
         session_of(rewritten("mlp-mse", 2, budget="100%"), threads=0)
 
 
-@pytest.mark.parametrize(("name", "threads"), [("mobilenet", 2), ("transformer", 4)])
+@pytest.mark.parametrize(("name", "threads"), sampled([("mobilenet", 2), ("transformer", 4)], ("transformer", 4)))
 def test_the_same_threads_give_the_same_bits_within_the_plan(
     rewritten: Callable[..., Path], recwarn: pytest.WarningsRecorder, name: str, threads: int
 ) -> None:
@@ -95,6 +96,7 @@ def stock_digests(models: list[Path], steps: int) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.deep
 def test_the_stock_runtime_repeats_itself(rewritten: Callable[..., Path]) -> None:
     found = stock_digests([rewritten(name, 2, "stock") for name in SMALL], STEPS)
     assert found[::2] == found[1::2]

@@ -93,6 +93,7 @@ def test_a_kernel_of_this_runtime_moves_half_precision_without_casts() -> None:
         assert "Cast" not in {node.op_type for node in in_half(case)[0].graph}, case.name
 
 
+@pytest.mark.deep
 @NEEDS_STOCK
 def test_operators_in_half_precision_across_runtimes(tmp_path: Path) -> None:
     prepared = [in_half(case) for case in CHOSEN]

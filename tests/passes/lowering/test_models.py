@@ -85,6 +85,7 @@ ON_STOCK = [(name, budget) for name in ("resnet18", "vgg16", "bert-2") for budge
 """Models and budgets that ask for recomputation or paging and for split gradients."""
 
 
+@pytest.mark.deep
 @NEEDS_STOCK
 @pytest.mark.parametrize(("name", "budget"), sampled(ON_STOCK, ("bert-2", "50%")))
 def test_the_stock_runtime_keeps_the_promises(

@@ -27,7 +27,9 @@ def random_problem(seed: int, nodes: int, *, skips: bool) -> ScheduleProblem:
     return ScheduleProblem(graph, costs)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", sampled(METHODS, *(each for each in METHODS if each not in ("poet-paper", "checkmate")))
+)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(8, 24), share=st.floats(0.4, 1.0), skips=st.booleans())
 @example(seed=284, nodes=8, share=0.5, skips=False)  # a weight changes before its reader is to run again
 def test_every_plan_keeps_the_limits_and_every_refusal_says_why(

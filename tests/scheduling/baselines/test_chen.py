@@ -25,6 +25,7 @@ def test_segments_of_sqrt_n_need_sqrt_n_memory_and_one_more_forward_pass(layers:
     assert one_less.closest.transient_peak_bytes > UNIT_BYTES * (2 * root - 3)
 
 
+@pytest.mark.deep
 def test_greedy_fits_wherever_the_root_does_and_is_no_dearer() -> None:
     problem = unit_chain(64)
     for units in range(14, 30):
