@@ -31,8 +31,22 @@ def softmax(builder: GradientBuilder) -> None:
 
 @gradient_of("Gelu", domain=MICROSOFT_DOMAIN)
 def gelu(builder: GradientBuilder) -> None:
-    """Differentiate the exact form, with the error function."""
-    builder.send(0, builder.own("GeluGrad", builder.gradient(), builder.input(0)))
+    """Differentiate the exact form, with the error function, or the one with a hyperbolic tangent."""
+    is_exact = builder.attributes.get("approximate", "none") == "none"
+    builder.send(0, builder.own("GeluGrad" if is_exact else "FastGeluGrad", builder.gradient(), builder.input(0)))
+
+
+@gradient_of("FastGelu", domain=MICROSOFT_DOMAIN)
+def fast_gelu(builder: GradientBuilder) -> None:
+    """Differentiate the form with a hyperbolic tangent, perhaps of a sum with a bias."""
+    if not builder.has(1):
+        builder.send(0, builder.own("FastGeluGrad", builder.gradient(), builder.input(0)))
+        return
+    gradient = builder.own("BiasFastGeluGrad_dX", builder.gradient(), builder.input(0), builder.input(1))
+    builder.send(0, gradient)
+    if builder.wants(1):
+        shape = builder.shape(builder.input(0))
+        builder.send(1, builder.unbroadcast(gradient, shape, builder.shape(builder.input(1))))
 
 
 @gradient_of("BiasGelu", domain=MICROSOFT_DOMAIN)

@@ -60,4 +60,29 @@ y = Mul(m, half)""",
         },
         single=FLOAT_ONLY,
     ),
+    *(
+        Case(
+            f"Gelu of opset 20, approximate {way}",
+            f'y = Gelu <approximate = "{way}"> (x)',
+            X,
+            lambda x, way=way: functional.gelu(x, approximate=way),
+            opset=20,
+            single=FLOAT_ONLY,
+        )
+        for way in ("none", "tanh")
+    ),
+    Case(
+        "FastGelu",
+        "y = com.microsoft.FastGelu(x)",
+        X,
+        lambda x: functional.gelu(x, approximate="tanh"),
+        single=FLOAT_ONLY,
+    ),
+    Case(
+        "FastGelu with a bias",
+        "y = com.microsoft.FastGelu(x, b)",
+        {"x": (2, 3, 4), "b": (4,)},
+        lambda x, b: functional.gelu(x + b, approximate="tanh"),
+        single=FLOAT_ONLY,
+    ),
 ]
