@@ -214,6 +214,8 @@ def _payload(model: ir.Model, state: Sequence[str]) -> tuple[bytes, dict[str, Ar
         tensor = value.const_value
         if tensor is None or (tensor.nbytes < _LARGE_BYTES and not isinstance(tensor, ir.ExternalTensor)):
             continue
+        if tensor.dtype.itemsize < 1:
+            continue  # numpy knows no codes of 4 bits, and ONNX Runtime takes arrays of numpy
         values[name] = tensor.numpy()
         value.const_value = ir.ExternalTensor(
             *("given-by-name", 0, tensor.nbytes, tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), name=name
