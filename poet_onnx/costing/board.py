@@ -10,6 +10,9 @@ from poet_onnx.costing.device import Text
 from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.record import Record
 
+DIGITS = 6
+"""Of a number in the profile of a board that was measured."""
+
 _FlopsPerSecond = Annotated[float, Field(ge=1.0, le=1e18)]
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 

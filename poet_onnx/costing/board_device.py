@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from poet_onnx.costing.board import BoardMeasurement, Rates
+from poet_onnx.costing.board import DIGITS, BoardMeasurement, Rates
 from poet_onnx.costing.device import (
     AllCores,
     ComputeProfile,
@@ -21,7 +21,6 @@ from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement, Storag
 from poet_onnx.costing.versions import Saved
 from poet_onnx.errors import InputError
 
-_DIGITS = 6
 _MOST_LETTERS = 200
 
 _RATES = {
@@ -217,4 +216,4 @@ def _fields(**numbers: tuple[Any, str]) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

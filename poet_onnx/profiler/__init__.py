@@ -24,21 +24,21 @@ from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
 from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
-from poet_onnx.profiler.board import board_measurement, room_for_training
-from poet_onnx.profiler.by_node import Validity, known_operators, measure_by_node
+from poet_onnx.profiler.board import board_measurement, room_for_training, with_rates
+from poet_onnx.profiler.by_node import Validity, known_operators
 from poet_onnx.profiler.conditions import SYSTEM, Watch
 from poet_onnx.profiler.energy import MOST_QUICK_SECONDS, MOST_SECONDS, Metered, transfer_watts
-from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.operators import Alone
 from poet_onnx.profiler.process import measure_process
-from poet_onnx.profiler.rates import TimedNodes
-from poet_onnx.profiler.steps import Runs, measure_step, measure_variant, time_step, warn_of_room
+from poet_onnx.profiler.rates import fit_rates
+from poet_onnx.profiler.steps import Runs
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
+from poet_onnx.profiler.ways import OneByOne, Way, WholeSteps
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import StepOptions
 from poet_onnx.rewriting.source import normalized
-from poet_onnx.rewriting.variants import GraphVariant, variants
+from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import installed_runtime, page_directory
 
 _MOST_SMALL_BYTES = 4 << 20
@@ -122,28 +122,27 @@ def measure(
         forward = partial(model_beside, model_path)
         model = normalized(load_model(model_path), options, forward=forward, threads=threads).model
         updates = OptimizerChoice.read(options).for_model(model)
-        first, *others = variants(model, device, target, updates=updates)
         runtime = installed_runtime()
         valid = Validity(device.name, target, describe_machine(), f"{runtime.distribution} {runtime.version}", threads)
-        storage = partial(_storage, directory, device, page_cache=page_cache)
+        way: Way
         if by_node:
             alone = Alone(repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
-            with Journal(journal, str(valid), known_operators(merge, valid)) as noted:
-                nodes = measure_by_node([first, *others], device, alone, noted, report)
-                one_thread = _one_by_one(first, device, alone, journal, report) if board and threads > 1 else None
-                report("timing the page directory")
-                figures, timed = {**vars(nodes), "storage": storage(None, small=True)}, nodes.timed
-                noted.remove()
+            operators = known_operators(merge, valid)
+            way = OneByOne(alone, valid, known=operators, journal=journal, held=held, report=report)
         else:
-            warn_of_room(first.graph, device)
-            metered = _opened(meter, report)
-            if metered is not None:
-                held.callback(metered.meter.close)
             runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
-            figures, timed = _measured_steps(first, others, runs, metered, report)
-            one_thread = _with_one_thread(first, runs, metered, report) if board and threads > 1 else None
-            report("timing the page directory")
-            figures["storage"] = storage(metered)
+            way = WholeSteps(runs, _opened(meter, held, report), report)
+        rates, known = None, device
+        if board:
+            near = next(iter(variants(model, device, target, updates=updates)))
+            rates = fit_rates(near.graph, way.one_thread(near, device), device.compute)
+            # How the graph is made depends on the rates: it is that of a plan for the board's own.
+            device = with_rates(device, rates)
+        first, *others = variants(model, device, target, updates=updates)
+        figures, timed = way.measure(first, others, device)
+        report("timing the page directory")
+        figures = {**figures, "storage": _storage(directory, device, way.metered, page_cache=page_cache, small=by_node)}
+        if not by_node:
             report("training in a process of its own")
             figures["process"] = measure_process(
                 model_path,
@@ -154,17 +153,18 @@ def measure(
                 threads=threads,
                 page_dir=page_dir,
             )
-        if board:
+        if rates is not None:
             figures["board"] = board_measurement(
+                rates,
                 first.graph,
-                device.compute,
-                one_thread or timed,
-                None if one_thread is None else timed,
+                timed,
+                known,
                 threads=threads,
                 model=name,
                 room=room,
                 directory=directory,
             )
+        way.end()
         conditions = watch.conditions()
         for warning in (conditions.warning, _too_small(figures.get("board"))):
             if warning is not None:
@@ -189,52 +189,6 @@ def _too_small(board: BoardMeasurement | None) -> str | None:
     )
 
 
-def _measured_steps(
-    first: GraphVariant,
-    others: Sequence[GraphVariant],
-    runs: Runs,
-    metered: Metered | None,
-    report: Callable[[str], None],
-) -> tuple[dict[str, Any], TimedNodes]:
-    """Return what whole steps took, as fields of `MeasuredCosts`, and the first one's times."""
-    report(f"timing {runs.repetitions} steps of {len(first.model.graph)} nodes")
-    step = measure_step(first, runs, metered)
-    found = {}
-    for number, variant in enumerate(others, start=1):
-        report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
-        found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step, metered)
-    figures = {
-        "step_seconds": step.seconds,
-        "node_overhead_seconds": step.overhead_seconds,
-        "nodes": step.nodes,
-        "variants": found,
-        "active_watts": step.active_watts,
-        "idle_watts": None if metered is None else metered.rest.watts,
-        "meter": "" if metered is None else metered.meter.name,
-    }
-    return figures, step.timed
-
-
-def _with_one_thread(
-    first: GraphVariant, runs: Runs, metered: Metered | None, report: Callable[[str], None]
-) -> TimedNodes:
-    """Return what a step takes with one thread."""
-    report(f"timing {runs.repetitions} steps with one thread")
-    return time_step(first, replace(runs, threads=1), metered)
-
-
-def _one_by_one(
-    first: GraphVariant, device: DeviceProfile, alone: Alone, journal: Path | None, report: Callable[[str], None]
-) -> TimedNodes:
-    """Return what the nodes of a step take one by one with one thread."""
-    alone = replace(alone, threads=1)
-    path = None if journal is None else journal.with_name(f"{journal.name}-1")
-    with Journal(path, f"{device.name}, {describe_machine()}, 1 thread", {}) as noted:
-        found = measure_by_node([first], device, alone, noted, report)
-        noted.remove()
-    return found.timed
-
-
 def _storage(
     directory: Path | None, device: DeviceProfile, metered: Metered | None, *, page_cache: bool, small: bool = False
 ) -> StorageMeasurement | None:
@@ -252,8 +206,15 @@ def _storage(
     return storage.model_copy(update={"watts": transfer_watts(directory, metered, page_cache=page_cache)})
 
 
-def _opened(meter: str | os.PathLike[str] | None, report: Callable[[str], None]) -> Metered | None:
+def _opened(
+    meter: str | os.PathLike[str] | None, held: contextlib.ExitStack, report: Callable[[str], None]
+) -> Metered | None:
     """Return the meter that was asked for, or the machine's own for whole steps; None where there is none.
+
+    Args:
+        meter: as for `measure`.
+        held: closes it.
+        report: called with what is being done.
 
     Raises:
         InputError: the one that was asked for cannot be used.
@@ -261,6 +222,7 @@ def _opened(meter: str | os.PathLike[str] | None, report: Callable[[str], None])
     opened = meter_if_any() if meter is None else open_meter(meter)
     if opened is None:
         return None
+    held.callback(opened.close)
     report(f"measuring the power at rest by {opened.name}")
     most_seconds = MOST_QUICK_SECONDS if meter is None else MOST_SECONDS
     return Metered(opened, power_at_rest(opened, most_seconds=most_seconds), every_operator=meter is not None)

@@ -18,6 +18,8 @@ from poet_onnx.runtime.memory_left import MemoryLeft, anonymous_bytes, memory_le
 
 _MOST_LETTERS = 300
 
+_RATES = ("matmul_flops_per_second", "elementwise_flops_per_second", "memory_bytes_per_second")
+
 _MODELS = {
     "Raspberry Pi 5": "pi5",
     "Raspberry Pi Compute Module 5": "pi5",
@@ -74,11 +76,18 @@ def device_of(costs: MeasuredCosts, like: DeviceProfile, name: str) -> DevicePro
     return board_device(costs, like, name, here.saved)
 
 
+def with_rates(device: DeviceProfile, rates: Rates) -> DeviceProfile:
+    """Return a device that does with one thread what was found out."""
+    names = {*_RATES, "node_overhead_seconds"}
+    compute = device.compute.model_copy(update=rates.model_dump(include=names))
+    return device.model_copy(update={"compute": compute})
+
+
 def board_measurement(
+    one_thread: Rates,
     graph: TrainingGraph,
-    near: ComputeProfile,
-    one_thread: TimedNodes,
-    all_threads: TimedNodes | None,
+    timed: TimedNodes,
+    known: DeviceProfile,
     *,
     threads: int,
     model: str,
@@ -88,32 +97,30 @@ def board_measurement(
     """Return what was measured of a board.
 
     Args:
-        graph: whose step was timed.
-        near: of the device's profile, from which the rates are looked for.
-        one_thread: what the step took with one thread.
-        all_threads: with more; None where that is one.
-        threads: how many that are.
+        one_thread: the rates with one thread.
+        graph: whose step was timed with as many threads as the costs are for.
+        timed: what it took.
+        known: device whose profile says what more threads gain, where nothing else tells.
+        threads: how many they are.
         model: name of the graph's file.
         room: RAM for training.
         directory: of pages; None where nothing is stored.
     """
-    one = fit_rates(graph, one_thread, near)
     return BoardMeasurement(
         model=printable(model, _MOST_LETTERS),
         cores=cores_here(),
         ram_bytes=room.size_bytes,
         ram_limit=printable(room.limit, _MOST_LETTERS),
         capacity_bytes=None if directory is None else _free_bytes(directory),
-        one_thread=one,
-        all_threads=None if all_threads is None else fit_rates(graph, all_threads, _grown(near, one, threads)),
+        one_thread=one_thread,
+        all_threads=None if threads == 1 else fit_rates(graph, timed, _grown(known.compute, one_thread, threads)),
     )
 
 
 def _grown(near: ComputeProfile, one: Rates, threads: int) -> ComputeProfile:
     """Return a profile with the rates of one thread, as much better as another profile has them with more threads."""
     more = near.with_threads(threads)
-    names = ("matmul_flops_per_second", "elementwise_flops_per_second", "memory_bytes_per_second")
-    gains = {name: getattr(more, name) / getattr(near, name) if getattr(near, name) else 1.0 for name in names}
+    gains = {name: getattr(more, name) / getattr(near, name) if getattr(near, name) else 1.0 for name in _RATES}
     return near.model_copy(update={name: getattr(one, name) * gain for name, gain in gains.items()})
 
 

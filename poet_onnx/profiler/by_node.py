@@ -13,7 +13,7 @@ from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, OperatorM
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.profiler.journal import Journal
-from poet_onnx.profiler.operators import Alone, measure_operators, run_overhead, with_fitted
+from poet_onnx.profiler.operators import Alone, RunOverhead, measure_operators, with_fitted
 from poet_onnx.profiler.rates import TimedNodes
 from poet_onnx.profiler.single import single_nodes
 from poet_onnx.rewriting.variants import GraphVariant
@@ -60,6 +60,8 @@ def measure_by_node(
     variants: Sequence[GraphVariant],
     device: DeviceProfile,
     alone: Alone,
+    overhead: RunOverhead,
+    *,
     journal: Journal,
     report: Callable[[str], None],
 ) -> MeasuredNodes:
@@ -69,14 +71,13 @@ def measure_by_node(
         variants: the graph itself first.
         device: whose profile the rest is fitted from.
         alone: how nodes run.
+        overhead: what the runtime takes beside them.
         journal: knows what was measured before.
         report: called with what is being done.
 
     Raises:
         InputError: no node could be measured.
     """
-    report("measuring what the runtime takes for a node")
-    overhead = run_overhead(alone)
     first = variants[0].graph
     known, modelled = dict[str, OperatorMeasurement](), dict[str, float]()
     found: list[tuple[TrainingGraph, Sequence[Node]]] = []

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.costing.board import Rates
+from poet_onnx.costing.board import DIGITS, Rates
 from poet_onnx.costing.device import ComputeProfile
 from poet_onnx.costing.flops import count_work
 from poet_onnx.graph import TrainingGraph
@@ -88,16 +88,21 @@ def fit_rates(graph: TrainingGraph, timed: TimedNodes, near: ComputeProfile) -> 
     paces = _scaled(work, took, np.where(is_kept, near_paces, paces), ~is_kept)
     shares = np.where(is_kept, 0.0, _shares(work, paces))
     return Rates(
-        matmul_flops_per_second=float(1 / paces[0]),
-        elementwise_flops_per_second=float(1 / paces[1]),
-        memory_bytes_per_second=float(1 / paces[_MEMORY]),
-        node_overhead_seconds=float(paces[_OVERHEAD]),
+        matmul_flops_per_second=_rounded(1 / paces[0]),
+        elementwise_flops_per_second=_rounded(1 / paces[1]),
+        memory_bytes_per_second=_rounded(1 / paces[_MEMORY]),
+        node_overhead_seconds=_rounded(paces[_OVERHEAD]),
         matmul_share=float(shares[0]),
         elementwise_share=float(shares[1]),
         memory_share=float(shares[_MEMORY]),
         miss_share=float(_missed(work, took, paces) / took.sum()),
         active_watts=timed.active_watts,
     )
+
+
+def _rounded(value: float) -> float:
+    """Return what a device's file says of a number: a plan for that file has the same graph as the measurement."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def _seconds(work: Array, paces: Array) -> Array:

@@ -23,6 +23,7 @@ from poet_onnx.costing.measured import (
 from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.costing.versions import Saved, Versions
 from poet_onnx.errors import InputError
+from poet_onnx.profiler.board import with_rates
 
 ONE = Rates(
     matmul_flops_per_second=1.5e10,
@@ -117,6 +118,14 @@ def test_numbers_are_the_measured_ones(tmp_path: Path) -> None:
     assert known is not None
     channel = Channel.of(board.storage, board.storage)
     assert channel == Channel.of(STORAGE, known), "a plan sees what it would see with the costs"
+
+
+def test_a_plan_for_the_file_is_of_the_graph_that_was_measured(tmp_path: Path) -> None:
+    """Which operators a graph is made of depends on the time that they take with one thread."""
+    names = {"matmul_flops_per_second", "elementwise_flops_per_second", "memory_bytes_per_second"}
+    names |= {"node_overhead_seconds"}
+    measuring = with_rates(load_device("pi5"), ONE).compute
+    assert made(measured(), tmp_path).compute.model_dump(include=names) == measuring.model_dump(include=names)
 
 
 def test_what_was_not_measured_is_another_profiles_and_says_so(tmp_path: Path) -> None:

@@ -107,14 +107,19 @@ def test_a_node_takes_its_own_power(model_path: Callable[..., Path]) -> None:
 @pytest.mark.deep
 def test_a_profile_measures_operators_and_transfers(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     path, out, pages = model_path("mlp-l1"), tmp_path / "costs.json", tmp_path / "pages"
+    board, one = tmp_path / "board.toml", ("--threads", "1")
     pages.mkdir()
     with logged_power(tmp_path / "power.csv") as log:
-        done = cli("profile", path, "--device", "host", "-o", out, "--energy", "--meter", log, "--page-dir", pages)
+        metered = ("--energy", "--meter", log, "--page-dir", pages)
+        done = cli("profile", path, "--write-device", board, "-o", out, *metered, *one)
     assert done.code == 0, done
     assert "above idle, 2 W idle (measured by external meter power.csv)" in " ".join(done.out.split())
     measured = load_measured(out)
     assert measured.idle_watts == pytest.approx(REST_WATTS, rel=0.02)
     assert measured.active_watts == pytest.approx(BUSY_WATTS - REST_WATTS, rel=0.1)
+    compute = load_device(board).compute
+    assert compute.active_watts == pytest.approx(measured.active_watts, rel=0.1)
+    assert compute.sources["active_watts"].endswith("above rest by external meter power.csv, with one thread")
     known = {name: node.active_watts for name, node in measured.nodes.items() if node.active_watts is not None}
     joules = sum(watts * measured.nodes[name].seconds for name, watts in known.items())
     seconds = sum(measured.nodes[name].seconds for name in known)
