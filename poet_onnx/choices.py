@@ -21,8 +21,8 @@ AUTO, ALL, NONE = "auto", "all", "none"
 TARGETS = (AUTO, "training", "stock")
 """Runtimes: the one that is installed, onnxruntime-training, and the plain onnxruntime."""
 
-STORES = NEVER, _, ALWAYS = ("never", AUTO, "always")
-"""Whether parameters live in a store on disk."""
+STORES = NEVER, _, FROZEN, ALWAYS = ("never", AUTO, "frozen", "always")
+"""Whether parameters live in a store on disk: none, as it is best, those that nobody trains, or all that can."""
 
 NO_OPTIMIZER = "none"
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adamw-ort", NO_OPTIMIZER)

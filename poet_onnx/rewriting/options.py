@@ -186,8 +186,8 @@ class RewriteOptions(StepOptions):
     store: str = option(
         AUTO,
         "Whether parameters and what the optimizer keeps live in [a store on disk](store.md) and pass through RAM. "
-        "With `auto` those live there that do not fit the RAM budget, or where that saves energy; with `always` "
-        "all that can.",
+        "With `auto` those live there that do not fit the RAM budget, or where that saves energy; with `frozen` "
+        "weights that nobody trains alone, so that a step writes nothing to them; with `always` all that can.",
         choices=STORES,
         plans=True,
     )

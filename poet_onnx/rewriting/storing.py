@@ -10,7 +10,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from poet_onnx.choices import ALWAYS, NEVER
+from poet_onnx.choices import ALWAYS, FROZEN, NEVER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
@@ -75,7 +75,8 @@ class _Ways:
 
         def beside(variant: GraphVariant) -> EvaluationStep | None:
             if not variant.stored:
-                raise _NothingToStoreError("Parameters cannot live in a store where all are small: use --store never.")
+                what = "Frozen weights" if self.request.options.store == FROZEN else "Parameters"
+                raise _NothingToStoreError(f"{what} cannot live in a store where all are small: use --store never.")
             return self.evaluation(stored=variant.stored, constants=choice.constants)
 
         return answer_of(
@@ -187,10 +188,12 @@ def answer_where_it_fits(
     if settled is not None:
         return ways.stored(settled) if settled else ways.resident()
     obstacle = _obstacle(request, updates)
-    if request.options.store == ALWAYS and obstacle:
+    if request.options.store in (FROZEN, ALWAYS) and obstacle:
         raise InputError(f"Parameters cannot live in a store {obstacle}.")
     if request.options.store == ALWAYS:
         return ways.stored()
+    if request.options.store == FROZEN:
+        return ways.stored(constants().kinds)
     if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
         return ways.resident()
     return ways.best()

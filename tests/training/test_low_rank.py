@@ -93,6 +93,20 @@ def test_adapters_in_a_store_give_the_bits_of_those_in_ram(
     assert trained(stored, tmp_path) == trained(resident, tmp_path)
 
 
+def test_with_frozen_weights_alone_in_a_store_a_step_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    result = rewritten(path, store="frozen")
+    assert result.plan.stored
+    assert VALUES.isdisjoint(result.plan.stored)
+    session = session_of(path, store=tmp_path / "store", commit_every=1000)
+    written = []
+    for number in range(3):
+        session.step(batch(number))
+        assert session.store_statistics is not None
+        written.append((session.store_statistics.read_bytes > 0, session.store_statistics.written_bytes))
+    assert written == [(True, written[0][1])] * 3
+
+
 def test_what_is_dropped_in_front_of_adapters_is_dropped_of_their_gradients(tmp_path: Path) -> None:
     """A first step draws the same numbers each time: its loss along the gradient has the gradient's norm as slope."""
     path = tmp_path / "dropped.onnx"

@@ -3,13 +3,14 @@
 
     PYTHONPATH=scripts python scripts/benchmarks/memory/quantized_memory.py --stock-python PYTHON -o OUT.csv
 
-A decoder of the shape of Qwen2-0.5B, with so many layers and words and random weights, is exported with transformers
-and rewritten for the stock runtime, one thread, with adapters of rank 8 at every projection and SGD: with floats and
-with `--quantize 4bit`, each all in RAM and with weights in a store, and with plans that keep to `--activations`, by
-recompute and, the last one, by paging, too. Fresh processes then train so many steps on the same batches. `peak_mib`
-is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports; `step_seconds` is
-processor time, `read_mib` and `written_mib` what a step reads from the store and writes to it, making the store
-included. `digest` is of all losses, adapters and moments: where weights are the same, it is.
+A decoder of the shape of Qwen2-0.5B or 1.5B, with so many layers and words and random weights, is exported with
+transformers and rewritten for the stock runtime, one thread, with adapters of rank 8 at every projection: with floats
+and with `--quantize 4bit`, each all in RAM and with weights in a store, and with plans that keep to `--activations`, by
+recompute and, the last one, by paging, too. A "frozen" store has no adapters in it. Fresh processes then train so many
+steps on the same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates,
+saves and exports; `step_seconds` is processor time, `read_mib` and `written_mib` what a step reads from the store and
+writes to it, making the store included. `digest` is of all losses, adapters and moments: where weights and optimizer
+are the same, it is.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 WORKER = Path(__file__).with_name("store_memory_worker.py")
 LORA = "rank=8,alpha=16,targets=*_proj.weight"
 BOUNDED: dict[str, dict[str, Any]] = {
+    "4 bits, frozen store, recompute": {"store": "frozen", "quantize": "4bit", "paging": False},
     "4 bits, store, recompute": {"store": "always", "quantize": "4bit", "paging": False},
     "4 bits, store, recompute and pages": {"store": "always", "quantize": "4bit"},
 }
@@ -40,6 +42,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "4 bits, store": {"store": "always", "quantize": "4bit"},
     **BOUNDED,
 }
+SIZES: dict[str, dict[str, int]] = {
+    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2},
+    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2},
+}
 FIELDS = ("weights", "layers", "words", "tokens", "steps", "nodes", "predicted_mib", "peak_mib", "step_seconds")
 FIELDS += ("read_mib", "written_mib", "digest")
 
@@ -49,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"default all: {', '.join(map(repr, WAYS))}")
     parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), metavar="PYTHON")
+    parser.add_argument("--size", choices=SIZES, default="0.5B", help="of each layer (default 0.5B)")
+    parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd", help="of the adapters (default sgd)")
     parser.add_argument("--layers", type=int, default=4, help="of the decoder (default 4)")
     parser.add_argument("--words", type=int, default=8000, help="of its vocabulary (default 8000)")
     parser.add_argument("--tokens", type=int, default=128, help="of a batch (default 128)")
@@ -67,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sizes = (
                 f"--layers {options.layers} --words {options.words} --tokens {options.tokens} --steps {options.steps}"
             )
-            sizes += f" --activations {options.activations}"
+            sizes += f" --activations {options.activations} --size {options.size} --optimizer {options.optimizer}"
             file.write(f"# PYTHONPATH=scripts python scripts/benchmarks/memory/{Path(__file__).name} {sizes}\n")
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
@@ -79,9 +87,9 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
     """Return the row of a way."""
     from poet_onnx import rewrite
 
-    settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "causal-lm", "optimizer": "sgd"}
+    settings: dict[str, Any] = {"device": "host", "target": "stock", "loss": "causal-lm"}
     settings |= {"lora": LORA, "python": "3.11", "gap": 0.5, "time_limit_seconds": 60, "activation_budget": "100%"}
-    settings |= WAYS[way]
+    settings |= WAYS[way] | {"optimizer": options.optimizer}
     if way in BOUNDED:
         settings["activation_budget"] = options.activations
     result = rewrite(forward, **settings)
@@ -112,9 +120,8 @@ def exported(folder: Path, options: argparse.Namespace) -> Path:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": options.layers}
-    heads = {"num_attention_heads": 14, "num_key_value_heads": 2, "attn_implementation": "eager"}
-    config = Qwen2Config(vocab_size=options.words, tie_word_embeddings=True, use_cache=False, **sizes, **heads)
+    sizes: dict[str, Any] = {**SIZES[options.size], "num_hidden_layers": options.layers, "vocab_size": options.words}
+    config = Qwen2Config(tie_word_embeddings=True, use_cache=False, attn_implementation="eager", **sizes)
     net = Qwen2ForCausalLM(config).float().eval()
     mask = torch.ones(1, options.tokens, dtype=torch.long)
 
