@@ -17,6 +17,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.generation import attention, norms
+from poet_onnx.passes.generation.branches import choose_branches
 from poet_onnx.passes.generation.expansion import Constants, Expansion
 from poet_onnx.passes.generation.projections import give_torch_names, part_projections, store_tables
 from poet_onnx.passes.node_builder import initializer
@@ -47,6 +48,19 @@ def is_for_generation(graph: ir.Graph) -> bool:
 def _rule(node: ir.Node) -> Callable[[Expansion], None] | None:
     homes = (MICROSOFT_DOMAIN, *(ONNX_DOMAINS if node.op_type == _SIMPLIFIED else ()))
     return _RULES.get(node.op_type) if node.domain in homes else None
+
+
+class ChooseBranches(InPlacePass):
+    """Let a model for generation have the tables of its sequences' length alone. Requires static shapes of tokens."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Replace each If that is known.
+
+        Raises:
+            InputError: if it is not said how long sequences are.
+        """
+        choose_branches(model.graph, _MASK, _tokens(model.graph, _caches(model.graph)))
+        return PassResult(model, modified=True)
 
 
 class ForwardOnly(InPlacePass):

@@ -12,26 +12,36 @@ from poet_onnx.errors import InputError
 from poet_onnx.gradients.registry import gradient
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes.inference import has_rule
-from poet_onnx.passes.generation.forward_only import ForwardOnly
+from poet_onnx.passes.generation.forward_only import ChooseBranches, ForwardOnly
 from poet_onnx.passes.lowering.builder import list_nodes
 from poet_onnx.passes.normalize import FixDims, Normalization
 from poet_onnx.passes.raise_opset import RaiseOpset
 
 
-def make_forward_only(model: ir.Model, dims: Mapping[str, int] | None, lora: Lora | str | None) -> None:
+def fix_lengths(model: ir.Model, dims: Mapping[str, int] | None) -> None:
+    """Give a model for generation the sizes of its batch, and what depends on them; changes it.
+
+    Args:
+        model: for generation.
+        dims: sizes of its named dimensions; those of the cache need none.
+
+    Raises:
+        InputError: if a dimension of its tokens has no size.
+    """
+    Normalization(*([FixDims(dims)] if dims else []), ChooseBranches())(model)
+
+
+def make_forward_only(model: ir.Model, lora: Lora | str | None) -> None:
     """Make a plain forward pass of a model for generation; changes it.
 
     Args:
-        model: without functions.
-        dims: sizes of its named dimensions; those of the cache need none.
+        model: without functions, with the sizes of its batch.
         lora: adapters that it is to have.
 
     Raises:
-        InputError: naming a node that cannot be trained, or a dimension without a size.
+        InputError: naming a node that cannot be trained.
     """
-    targets = () if lora is None else as_lora(lora).patterns
-    fix = [FixDims(dims)] if dims else []
-    Normalization(*fix, RaiseOpset(), ForwardOnly(targets))(model)
+    Normalization(RaiseOpset(), ForwardOnly(() if lora is None else as_lora(lora).patterns))(model)
 
 
 def refuse_for_generation(graph: ir.Graph) -> None:

@@ -26,7 +26,7 @@ from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
-from poet_onnx.gradients.generation import make_forward_only, refuse_for_generation
+from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.inference import infer_only
 from poet_onnx.gradients.losses import CAUSAL, add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
@@ -148,13 +148,15 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     )
     train, freeze = options.train, as_patterns(options.freeze)
     forward = as_model(model)
+    dims, has_cache = options.dims, is_for_generation(forward.graph)
+    if has_cache:
+        fix_lengths(forward, dims)
+        dims = None
     _check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
-    dims = options.dims
-    if is_for_generation(forward.graph):
-        make_forward_only(forward, dims, options.lora)
-        dims = None  # which are known from then on
+    if has_cache:
+        make_forward_only(forward, options.lora)
     _write_quantized_plainly(forward, raises=options.quantize is not None)
     refuse_for_generation(forward.graph)
     split_plainly(forward)

@@ -92,6 +92,20 @@ KINDS = {
         PHI,
         Counter(Attend=2, Rotate=8),
     ),
+    "Phi-3, two tables": Kind(
+        transformers.Phi3Config,
+        {
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "type": "longrope",
+                "short_factor": [1 + number / 10 for number in range(8)],
+                "long_factor": [2 + number / 10 for number in range(8)],
+            },
+        },
+        ("*qkv_proj.weight", "*o_proj.weight", "*down_proj.weight"),
+        Counter(Attend=2, GatedActivate=2, RmsNormalize=5, Rotate=8),
+    ),
     "Phi-3": Kind(
         transformers.Phi3Config,
         {"original_max_position_embeddings": 128},

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from stock_environment import stock_python
 
 from poet_onnx.errors import InputError
-from poet_onnx.passes.generation.forward_only import ForwardOnly, is_for_generation
+from poet_onnx.passes.generation.forward_only import ChooseBranches, ForwardOnly, is_for_generation
 from poet_onnx.passes.normalize import FixDims, NameNodes, Normalization
 
 ERROR = 2e-6
@@ -36,6 +36,34 @@ FORMS = {
 }
 
 
+def with_branches(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
+    """Let a model choose other angles for sequences of more than so many tokens."""
+    tables = {each.name: each for each in model.graph.initializer if each.name in ("cos_cache", "sin_cache")}
+    branches = {}
+    for name, factor in (("then_branch", np.float32(0.5)), ("else_branch", np.float32(1))):
+        nodes = []
+        for table, tensor in tables.items():
+            value = numpy_helper.from_array(numpy_helper.to_array(tensor) * factor)
+            nodes.append(helper.make_node("Constant", [], [f"{table}_{name}"], value=value))
+        outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None) for node in nodes]
+        branches[name] = helper.make_graph(nodes, name, [], outputs)
+    length = "/model/attn_mask_reformat/attn_mask_subgraph/Gather/output_0"
+    place = next(index for index, node in enumerate(model.graph.node) if node.output[0] == length) + 1
+    model.graph.initializer.append(numpy_helper.from_array(np.array([most], np.int64), "most"))
+    nodes = [
+        helper.make_node("Greater", [length, "most"], ["is_long"], "compare"),
+        helper.make_node("If", ["is_long"], list(tables), "choose", **branches),
+    ]
+    for tensor in tables.values():
+        model.graph.initializer.remove(tensor)
+    for node in reversed(nodes):
+        model.graph.node.insert(place, node)
+    return model
+
+
+MODELS = {name: decoder(form) for name, form in FORMS.items()} | {
+    f"tables by length, {name}": with_branches(decoder(), most) for name, most in (("short", TOKENS), ("long", 5))
+}
 RUN = """
 import sys
 import numpy as np, onnxruntime
@@ -49,9 +77,9 @@ for folder in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """Return the scores that the stock runtime computes of each form."""
-    folders = {form: tmp_path_factory.mktemp("form") for form in FORMS}
+    folders = {form: tmp_path_factory.mktemp("form") for form in MODELS}
     for form, folder in folders.items():
-        model = decoder(FORMS[form])
+        model = MODELS[form]
         onnx.save(model, folder / "model.onnx")
         np.savez(folder / "feeds.npz", **feeds(model))
     command = [stock_python(), "-c", RUN, *map(str, folders.values())]
@@ -63,13 +91,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 def plain(model: onnx.ModelProto, *targets: str) -> ir.Model:
     """Return the plain forward pass of a model."""
     made = ir.from_proto(model)
-    Normalization(NameNodes(), FixDims(DIMS), ForwardOnly(targets))(made)
+    Normalization(NameNodes(), FixDims(DIMS), ChooseBranches(), ForwardOnly(targets))(made)
     return made
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", MODELS)
 def test_scores_are_those_of_the_model_for_generation(form: str, expected: dict[str, np.ndarray]) -> None:
-    made = plain(decoder(FORMS[form]))
+    made = plain(MODELS[form])
     assert [value.name for value in made.graph.inputs] == ["input_ids"]
     assert [value.name for value in made.graph.outputs] == ["logits"]
     assert {node.op_type for node in made.graph if node.domain == MS} <= {"MatMulNBits"}
