@@ -132,13 +132,14 @@ def measure(
         else:
             runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
             way = WholeSteps(runs, _opened(meter, held, report), report)
-        rates, known = None, device
+        rates, known, made = None, device, list(variants(model, device, target, updates=updates))
+        way.begin(made[0], device)
         if board:
-            near = next(iter(variants(model, device, target, updates=updates)))
-            rates = fit_rates(near.graph, way.one_thread(near, device), device.compute)
-            # How the graph is made depends on the rates: it is that of a plan for the board's own.
+            rates = fit_rates(made[0].graph, way.one_thread(made[0], device), device.compute)
+            # How the graph is made depends on the rates: what is measured is that of a plan for the board's own.
             device = with_rates(device, rates)
-        first, *others = variants(model, device, target, updates=updates)
+            made = list(variants(model, device, target, updates=updates))
+        first, *others = made
         figures, timed = way.measure(first, others, device)
         report("timing the page directory")
         figures = {**figures, "storage": _storage(directory, device, way.metered, page_cache=page_cache, small=by_node)}

@@ -33,6 +33,10 @@ class Way(Protocol):
         """Return the meter."""
         ...
 
+    def begin(self, variant: GraphVariant, device: DeviceProfile) -> None:
+        """Warn where a step that will be run does not fit."""
+        ...
+
     def one_thread(self, variant: GraphVariant, device: DeviceProfile) -> TimedNodes:
         """Return what a step takes with one thread."""
         ...
@@ -62,9 +66,12 @@ class WholeSteps:
     metered: Metered | None
     report: Report
 
+    def begin(self, variant: GraphVariant, device: DeviceProfile) -> None:
+        """Warn where the step does not fit."""
+        warn_of_room(variant.graph, device)
+
     def one_thread(self, variant: GraphVariant, device: DeviceProfile) -> TimedNodes:
         """Return what a step takes with one thread."""
-        warn_of_room(variant.graph, device)
         self.report(f"timing {self.runs.repetitions} steps with one thread")
         return time_step(variant, replace(self.runs, threads=1), self.metered)
 
@@ -72,7 +79,6 @@ class WholeSteps:
         self, first: GraphVariant, others: Sequence[GraphVariant], device: DeviceProfile
     ) -> tuple[dict[str, Any], TimedNodes]:
         """Return what a step and its variants took, as fields of `MeasuredCosts`, and the step's times."""
-        warn_of_room(first.graph, device)
         metered = self.metered
         self.report(f"timing {self.runs.repetitions} steps of {len(first.model.graph)} nodes")
         step = measure_step(first, self.runs, metered)
@@ -130,6 +136,9 @@ class OneByOne:
         if alone.threads > 1:
             path = None if journal is None else journal.with_name(f"{journal.name}-1")
             self._with_one = held.enter_context(Journal(path, str(replace(valid, threads=1)), {}))
+
+    def begin(self, variant: GraphVariant, device: DeviceProfile) -> None:
+        """Warn of nothing: no step is run."""
 
     def one_thread(self, variant: GraphVariant, device: DeviceProfile) -> TimedNodes:
         """Return what the nodes of a step take with one thread."""
