@@ -131,8 +131,6 @@ class _Packed:
         """Return what a node splits; None where it is no packed projection."""
         if split.op_type != "Split" or split.domain not in ONNX_DOMAINS or split.attributes.get_int("axis", 0) != -1:
             return None
-        given = split.inputs[1] if len(split.inputs) > 1 else None
-        tensor = ir.convenience.get_const_tensor(given) if given is not None else None
         maker, bias = only_maker(split.inputs[0]), None
         if maker is not None and maker.op_type == "Add" and maker.domain in ONNX_DOMAINS:
             bias, constants = maker, [value for value in maker.inputs if value is not None and value.is_initializer()]
@@ -140,12 +138,13 @@ class _Packed:
             if len(constants) != 1 or len(_shape(constants[0])) != 1:
                 return None
             maker = only_maker(others[0])
-        if tensor is None or maker is None or not _is_product(maker):
+        if maker is None or not _is_product(maker):
             return None
         weight = maker.inputs[1]
         name = next((each for each in PACKED if weight is not None and each in (weight.name or "")), "")
-        sizes = tuple(int(size) for size in tensor.numpy())
-        if not name or len(PACKED[name]) != len(sizes) or columns_of(maker.outputs[0]) not in (None, sum(sizes)):
+        columns = columns_of(maker.outputs[0])
+        sizes = _sizes(split, columns)
+        if not name or len(PACKED[name]) != len(sizes) or columns != sum(sizes):
             return None
         return cls(split, sizes, maker, bias, name)
 
@@ -157,6 +156,16 @@ class _Packed:
         names = [whole, *(whole.replace(self.name, part) for part in PACKED[self.name])]
         named = [any(fnmatchcase(name, pattern) for pattern in targets) for name in names]
         return named[0] and not any(named[1:])
+
+
+def _sizes(split: ir.Node, columns: int | None) -> tuple[int, ...]:
+    """Return the columns of each part that a node makes; nothing where they are not known."""
+    given = split.inputs[1] if len(split.inputs) > 1 else None
+    if given is None:
+        count = len(split.outputs)
+        return () if columns is None or columns % count else (columns // count,) * count
+    tensor = ir.convenience.get_const_tensor(given)
+    return () if tensor is None else tuple(int(size) for size in tensor.numpy())
 
 
 def _is_product(node: ir.Node) -> bool:

@@ -49,7 +49,13 @@ def loss_of(each: dict[str, Tensor]) -> Tensor:
     return functional.cross_entropy(made, torch.tensor(labels()[:, 1:]).reshape(-1), ignore_index=-100)
 
 
-@pytest.mark.parametrize("targets", [("*_proj.weight",), ("*qkv_proj*", "*o_proj*")], ids=["parts", "packed"])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param(("*_proj.weight",), id="parts"),
+        pytest.param(("*qkv_proj*", "*o_proj*"), id="packed", marks=pytest.mark.deep),
+    ],
+)
 def test_gradients_are_those_of_torch(targets: tuple[str, ...]) -> None:
     graph = made(decoder(), *targets)
     assert graph.adapters is not None
@@ -103,6 +109,7 @@ def test_a_tied_table_is_there_once_and_may_have_an_adapter() -> None:
     assert frozen.initializers["lm_head.weight"] in head.inputs
 
 
+@pytest.mark.deep
 def test_another_loss_trains_too() -> None:
     """Nodes that stay many have gradients as well."""
     graph = poet_onnx.train_graph(
