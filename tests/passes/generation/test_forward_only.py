@@ -107,6 +107,43 @@ def test_scores_are_those_of_the_model_for_generation(form: str, expected: dict[
     assert np.linalg.norm(found - expected[form]) <= ERROR * np.linalg.norm(expected[form])
 
 
+CACHED = """<ir_version: 8, opset_import: ["" : 18]>
+g (int64[batch_size, sequence_length] input_ids, int64[batch_size, total] attention_mask,
+   float[batch_size, 1, past, 8] past_key_values_key, float[batch_size, 1, past, 8] past_key_values_value)
+=> (float[batch_size, sequence_length, 8] logits, float[batch_size, 1, total, 8] present_key,
+    float[batch_size, 1, total, 8] present_value) {
+  e = Gather(table, input_ids) k0 = MatMul(e, wk) v0 = MatMul(e, wv)
+  q = Unsqueeze(e, heads) k1 = Unsqueeze(k0, heads) v1 = Unsqueeze(v0, heads)
+  present_key = Concat <axis = 2> (past_key_values_key, k1)
+  present_value = Concat <axis = 2> (past_key_values_value, v1)
+  kt = Transpose <perm = [0, 1, 3, 2]> (present_key) s = MatMul(q, kt)
+  sizes = Shape(s) last = Slice(sizes, two, four) ones = ConstantOfShape <value = float[1] {1.0}> (last)
+  pastshape = Shape(past_key_values_key) pastlength = Gather(pastshape, place) next = Add(pastlength, one)
+  later = Trilu <upper = 1> (ones, next) hidden = Mul(later, low) shown = Cast <to = 1> (attention_mask)
+  row = Unsqueeze(shown, middle) not = Sub(unit, row) pads = Mul(not, low) masked = Add(s, hidden)
+  all = Add(masked, pads) p = Softmax(all) a = MatMul(p, present_value) logits = Squeeze(a, heads) }"""
+
+
+def test_a_cache_that_nodes_grow_is_forgotten() -> None:
+    model = onnx.parser.parse_model(CACHED)
+    numbers = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {name: numbers.standard_normal((8, 8)) for name in ("wk", "wv")}
+    arrays |= {"table": numbers.standard_normal((40, 8)), "low": np.array(-1e9), "unit": np.array(1.0)}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    arrays |= {"heads": np.array([1]), "two": np.array([2]), "four": np.array([4]), "middle": np.array([1, 2])}
+    arrays |= {"place": np.array(2), "one": np.array(1)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    empty = np.zeros((BATCH, 1, 0, 8), np.float32)
+    given = {"input_ids": IDS, "attention_mask": np.ones_like(IDS)}
+    given |= {f"past_key_values_{name}": empty for name in ("key", "value")}
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["logits"], given)
+    made = plain(model)
+    assert [value.name for value in made.graph.inputs] == ["input_ids"]
+    assert [value.name for value in made.graph.outputs] == ["logits"]
+    (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(None, {"input_ids": IDS})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_scores_of_all_tokens_are_kept() -> None:
     model = decoder()
     (head,) = (node for node in model.graph.node if node.output[0] == "logits")
