@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from generation_models import BATCH, DIMS, IDS, MS, TOKENS, Form, decoder, feeds
+from generation_models import BATCH, DIMS, EPSILON, IDS, LAYER, MS, TOKENS, Form, decoder, feeds
 from onnx import TensorProto, helper, numpy_helper
 from stock_environment import stock_python
 
@@ -105,6 +105,18 @@ def test_scores_are_those_of_the_model_for_generation(form: str, expected: dict[
     (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(None, {"input_ids": IDS})
     assert np.asarray(found).shape == (BATCH, TOKENS, 40)
     assert np.linalg.norm(found - expected[form]) <= ERROR * np.linalg.norm(expected[form])
+
+
+def test_norms_inside_of_the_attention_are_those_before_it(expected: dict[str, np.ndarray]) -> None:
+    """ONNX Runtime has them so on a GPU alone."""
+    model = decoder()
+    (node,) = (node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    weights = [f"{LAYER}.attn.{each}_norm.layernorm.weight" for each in ("q", "k")]
+    node.input.extend([*[""] * (14 - len(node.input)), *weights])
+    node.attribute.append(helper.make_attribute("qk_norm_epsilon", EPSILON))
+    (found,) = onnxruntime.InferenceSession(ir.to_proto(plain(model)).SerializeToString()).run(None, {"input_ids": IDS})
+    exact = expected["queries and keys normalized"]
+    assert np.linalg.norm(found - exact) <= ERROR * np.linalg.norm(exact)
 
 
 CACHED = """<ir_version: 8, opset_import: ["" : 18]>
