@@ -105,6 +105,7 @@ def test_wheel_holds_modules_and_data(wheel: zipfile.ZipFile) -> None:
     assert {name.split("/")[0] for name in names} == {"poet_onnx", wheel_folder(wheel)}
 
 
+@pytest.mark.deep
 def test_wheel_serves_every_python_and_has_the_command(wheel: zipfile.ZipFile) -> None:
     assert "-py3-none-" in Path(str(wheel.filename)).name
     entry_points = wheel.read(f"{wheel_folder(wheel)}/entry_points.txt").decode()

@@ -129,13 +129,8 @@ def test_the_pipeline_does_the_same(path: Path, result: RewriteResult) -> None:
         assert as_bytes(model) == as_bytes(result.model)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"optimizer": "adamw"}, id="adamw", marks=pytest.mark.deep),
-        pytest.param({"target": "stock"}, id="stock"),
-    ],
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"target": "stock"}], ids=["adamw", "stock"])
 def test_the_model_that_a_pipeline_was_given_becomes_the_best_variant(path: Path, options: dict[str, str]) -> None:
     model = ir.load(path)
     outcome = poet_onnx.pipeline(**OPTIONS, **options)(model)

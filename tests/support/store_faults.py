@@ -24,7 +24,7 @@ from poet_onnx.training.store_file import ACCESS, StoreFile, has_store, open_sto
 poet_onnx.ops.__path__.insert(0, os.environ["POET_FAULTY_OPS"])  # before anything loads the library
 
 STEPS = 4
-SUBSETS = int(os.environ.get("POET_SUBSETS", "400"))
+SUBSETS = 10_000
 """So many subsets of what was not durable yet are tried, each after some write."""
 BLOCK_BYTES = 4096
 """A disk writes a block of this size whole, or not at all."""
