@@ -187,7 +187,7 @@ class RewriteOptions(StepOptions):
         AUTO,
         "Whether parameters and what the optimizer keeps live in [a store on disk](store.md) and pass through RAM. "
         "With `auto` those live there that do not fit the RAM budget, or where that saves energy; with `frozen` "
-        "weights that nobody trains alone, so that a step writes nothing to them; with `always` all that can.",
+        "only weights that nobody trains, to which a step writes nothing; with `always` all that can.",
         choices=STORES,
         plans=True,
     )
