@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import CODES_SUFFIX, METADATA, OWN_PREFIX, Constant
+from poet_onnx.files.external_data import FileTensor
 from poet_onnx.files.hashes import hash_of
+from poet_onnx.files.turned_tensor import TurnedTensor
+from poet_onnx.files.values import Kind, Values
 from poet_onnx.graph.extract import constant_array
 from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 
@@ -20,6 +23,11 @@ Array = npt.NDArray[np.generic]
 LEAST_BYTES = 64 << 10
 """A smaller tensor stays resident: a node that loads it takes some 8 KB of a session."""
 
+_BLOCK_BYTES = 4 << 20
+"""Of an array, that are put in order at once."""
+
+_LEAST_ROWS = 16
+"""Likewise: what lies side by side in such an array is in one line of a cache."""
 
 _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8"}
 """Of elements that may live in a store: floats, and bytes of weights of few bits."""
@@ -67,7 +75,7 @@ class StoredConstants:
             self.kinds[name] = Constant(key.dtype, key.shape, key.digest)
             self._found[key] = name, False
             if len(key.shape) == 2:
-                turned = _Key(key.dtype, key.shape[::-1], _hash(constant_array(name, tensor).T))
+                turned = _Key(key.dtype, key.shape[::-1], hash_of(_blocks(constant_array(name, tensor).T)))
                 self._found.setdefault(turned, (name, True))
 
     def find(self, value: ir.Value) -> tuple[str, bool] | None:
@@ -77,14 +85,20 @@ class StoredConstants:
             return None
         return self._found.get(self._key(value.name or "", tensor))
 
-    def array(self, name: str) -> Array:
-        """Return the numbers of a constant."""
-        return constant_array(name, self._tensors[name])
+    def values(self, names: Iterable[str]) -> Values:
+        """Return constants, whose numbers are read when they are asked for."""
+        chosen = {name: self._tensors[name] for name in names}
+        return Values(
+            "the model",
+            {name: Kind(self.kinds[name].dtype, self.kinds[name].shape) for name in chosen},
+            lambda name, array: np.copyto(array, constant_array(name, chosen[name])),
+            lambda name: _pieces(name, chosen[name]),
+        )
 
     def _key(self, name: str, tensor: ir.TensorProtocol) -> _Key:
         if id(tensor) not in self._keys:
-            array = constant_array(name, tensor)
-            self._keys[id(tensor)] = tensor, _Key(_TYPES[tensor.dtype], array.shape, _hash(array))
+            digest, shape = hash_of(_pieces(name, tensor)), tuple(tensor.shape.numpy())
+            self._keys[id(tensor)] = tensor, _Key(_TYPES[tensor.dtype], shape, digest)
         return self._keys[id(tensor)][1]
 
 
@@ -92,5 +106,15 @@ def _is_large(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype in _TYPES and math.prod(tensor.shape.numpy()) * tensor.dtype.itemsize >= LEAST_BYTES
 
 
-def _hash(array: Array) -> str:
-    return hash_of([np.ascontiguousarray(array).data])
+def _pieces(name: str, tensor: ir.TensorProtocol) -> Iterator[memoryview]:
+    """Yield the bytes of a tensor."""
+    if isinstance(tensor, FileTensor):
+        return tensor.chunks()
+    return _blocks(tensor.seen() if isinstance(tensor, TurnedTensor) else constant_array(name, tensor))
+
+
+def _blocks(array: Array) -> Iterator[memoryview]:
+    """Yield the bytes of an array, some rows at a time where they are not in order."""
+    rows = len(array) if array.flags.c_contiguous else max(_LEAST_ROWS, _BLOCK_BYTES * len(array) // array.nbytes)
+    for start in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[start : start + rows]).data

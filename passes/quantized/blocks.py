@@ -6,6 +6,7 @@ shape [rows, columns], two to a byte where they have 4 bits, the first in the lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,9 @@ BITS = {ir.DataType.UINT4: 4, ir.DataType.INT4: 4, ir.DataType.UINT8: 8, ir.Data
 
 LEAST_BLOCK = 16
 """Codes of a block, at least: as the runtime's blocked operators take them."""
+
+_FLOATS_AT_ONCE = 1 << 18
+"""Of a matrix that is quantized, as long as a row has no more: what is made of them on the way fits in a cache."""
 
 _HALF = 4
 _LOW = 0x0F
@@ -78,9 +82,7 @@ def packed(values: Array, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
     """Return a tensor of codes, of which two are packed into a byte where they have 4 bits."""
     if BITS[dtype] > _HALF:
         return ir.tensor(np.ascontiguousarray(values, dtype.numpy()), name=name)
-    flat = (values.astype(np.int16) & _LOW).astype(np.uint8).ravel()
-    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
-    return ir.PackedTensor(flat[::2] | flat[1::2] << _HALF, dtype, shape=ir.Shape(values.shape), name=name)
+    return ir.PackedTensor(_in_halves(values), dtype, shape=ir.Shape(values.shape), name=name)
 
 
 def unpacked(tensor: ir.TensorProtocol) -> Integers:
@@ -90,13 +92,21 @@ def unpacked(tensor: ir.TensorProtocol) -> Integers:
 
 
 def seen_as(tensor: ir.TensorProtocol, dtype: ir.DataType, shape: tuple[int, ...], name: str) -> ir.TensorProtocol:
-    """Return the bytes of a tensor as elements of another type; what is in a file stays there."""
+    """Return the bytes of a tensor as elements of another type; they stay in their file or array."""
     if isinstance(tensor, FileTensor):
         return tensor.seen_as(dtype, shape, name)
-    data = np.frombuffer(tensor.tobytes(), np.uint8)
+    data = _bytes_in(tensor)
     if dtype.itemsize < 1:
         return ir.PackedTensor(data, dtype, shape=ir.Shape(shape), name=name)
     return ir.Tensor(data.view(dtype.numpy()).reshape(shape), dtype, name=name)
+
+
+def _bytes_in(tensor: ir.TensorProtocol) -> Bytes:
+    if isinstance(tensor, ir.PackedTensor):
+        return tensor.numpy_packed().reshape(-1)
+    if isinstance(tensor, ir.Tensor) and tensor.dtype.itemsize >= 1:
+        return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
+    return np.frombuffer(tensor.tobytes(), np.uint8)
 
 
 def bytes_of(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -104,23 +114,47 @@ def bytes_of(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return seen_as(tensor, ir.DataType.UINT8, (tensor.nbytes,), f"{name}{CODES_SUFFIX}")
 
 
-def quantized(floats: Floats, bits: int, size: int, name: str) -> Blocks:
+def quantized(rows_of: Callable[[int, int], Floats], shape: tuple[int, int], bits: int, size: int, name: str) -> Blocks:
     """Return a matrix in blocks of signed codes: the number of a block that is farthest from 0 has the least code.
 
-    So ONNX Runtime's quantizer does it (`quant_slice_symmetric` of its matmul_nbits_quantizer.py).
+    So ONNX Runtime's quantizer does it (`quant_slice_symmetric` of its matmul_nbits_quantizer.py). Some rows at a time
+    are floats: the matrix may be most of a model.
 
     Args:
-        floats: the matrix; a row has whole bytes of codes.
+        rows_of: returns the matrix's rows from one to before another one; each row is asked for once.
+        shape: of the matrix; a row has whole bytes of codes.
         bits: of a code.
         size: columns of a block.
         name: of the codes.
     """
+    rows, columns = shape
+    dtype = ir.DataType.INT4 if bits == _HALF else ir.DataType.INT8
+    codes = np.empty((rows, columns * bits // 8), np.uint8)
+    scales = np.empty((rows, blocks_of_row(columns, size)), np.float32)
+    step = max(1, _FLOATS_AT_ONCE // max(1, columns))
+    for start in range(0, rows, step):
+        end = min(rows, start + step)
+        whole, scales[start:end] = _rounded(rows_of(start, end), bits, size)
+        data = _in_halves(whole) if bits == _HALF else whole.view(np.uint8)
+        codes[start:end] = data.reshape(end - start, -1)
+    if bits == _HALF:
+        return Blocks(ir.PackedTensor(codes.ravel(), dtype, shape=ir.Shape(shape), name=name), scales, None, size)
+    return Blocks(ir.tensor(codes.view(np.int8), name=name), scales, None, size)
+
+
+def _rounded(floats: Floats, bits: int, size: int) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Return the codes of some rows, and their scales."""
     rows, columns = floats.shape
     count, middle = blocks_of_row(columns, size), 1 << (bits - 1)
     padded = np.pad(floats, ((0, 0), (0, count * size - columns))).reshape(rows, count, size)
     low, high = padded.min(-1), padded.max(-1)
     scales = (np.where(np.abs(high) > np.abs(low), high, low) / np.float32(-middle)).astype(np.float32)
     codes = np.rint(padded / np.where(scales == 0, np.float32(1), scales)[..., None]).clip(-middle, middle - 1)
-    whole = codes.reshape(rows, -1)[:, :columns].astype(np.int8)
-    dtype = ir.DataType.INT4 if bits == _HALF else ir.DataType.INT8
-    return Blocks(packed(whole, dtype, name), scales, None, size)
+    return codes.reshape(rows, -1)[:, :columns].astype(np.int8), scales
+
+
+def _in_halves(values: Array) -> Bytes:
+    """Return bytes of two codes each, the first in the lower half."""
+    flat: Bytes = values.astype(np.int8).view(np.uint8).ravel() & np.uint8(_LOW)
+    flat = np.append(flat, np.zeros(1, np.uint8)) if flat.size % 2 else flat
+    return flat[::2] | flat[1::2] << np.uint8(_HALF)

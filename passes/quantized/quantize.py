@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.files.external_data import FileTensor
 from poet_onnx.graph.extract import constant_array
-from poet_onnx.passes.quantized.blocks import quantized
+from poet_onnx.passes.quantized.blocks import Floats, quantized
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class QuantizeWeights(InPlacePass):
 
     def _write(self, graph: ir.Graph, weight: Quantizable) -> None:
         value, name = weight.value, weight.value.name or ""
-        array = np.asarray(constant_array(name, value.const_value), np.float32)
-        blocks = quantized(array.T if weight.turns else array, self._bits, self._size, name)
+        rows_of, shape = _rows(name, value.const_value, turns=weight.turns)
+        blocks = quantized(rows_of, shape, self._bits, self._size, name)
+        del rows_of  # and with it the last that holds the floats
         uses = tuple(value.uses())
         del graph.initializers[name]
         value.const_value = None  # whose name is that of the message that it was read from
@@ -61,3 +64,21 @@ class QuantizeWeights(InPlacePass):
                 each.outputs[0].name = f"{each.name}_output"
             graph.insert_before(node, nodes)
             node.replace_input_with(index, nodes[-1].outputs[0])
+
+
+def _rows(
+    name: str, tensor: ir.TensorProtocol | None, *, turns: bool
+) -> tuple[Callable[[int, int], Floats], tuple[int, int]]:
+    """Return what returns rows of a matrix, or columns where it turns, and how many rows and columns that gives."""
+    if isinstance(tensor, FileTensor) and not turns:
+        rows, columns = tensor.shape.numpy()
+        # each part is mapped by itself, so that what was read of the file leaves the process's memory again
+        return lambda start, end: _part(tensor, start, end, columns), (rows, columns)
+    array = np.asarray(constant_array(name, tensor), np.float32)
+    matrix = array.T if turns else array
+    return lambda start, end: matrix[start:end], (matrix.shape[0], matrix.shape[1])
+
+
+def _part(tensor: FileTensor, start: int, end: int, columns: int) -> Floats:
+    part = tensor.part(start * columns, (end - start, columns), tensor.name or "")
+    return np.asarray(constant_array(tensor.name or "", part), np.float32)

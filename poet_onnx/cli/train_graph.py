@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from poet_onnx.cli import terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import InputError, listed
+from poet_onnx.files.values import kind_of
 from poet_onnx.gradients.train_graph import EVALUATION, TRAINING, VALUES, TrainGraph
 from poet_onnx.gradients.train_graph import train_graph as make_train_graph
 
@@ -45,7 +47,7 @@ def _figures(made: TrainGraph, files: dict[str, Path]) -> dict[str, object]:
         "files": list(map(str, files.values())),
         "loss": made.loss,
         "nodes": len(made.training.graph),
-        "trained": {name: list(array.shape) for name, array in made.values.items()},
+        "trained": {name: list(kind_of(made.values, name).shape) for name in made.values},
         "frozen": list(made.frozen),
         "tied": dict(made.tied),
         "adapters": {} if made.adapters is None else {each.weight: each.module for each in made.adapters.each},
@@ -54,7 +56,7 @@ def _figures(made: TrainGraph, files: dict[str, Path]) -> dict[str, object]:
 
 def made_lines(made: TrainGraph) -> list[str]:
     """Return what is said of the result: what trains, and what does not."""
-    numbers = sum(array.size for array in made.values.values())
+    numbers = sum(math.prod(kind_of(made.values, name).shape) for name in made.values)
     lines = [f"{numbers:,} numbers in {len(made.values)} parameters are trained for '{made.loss}'"]
     if made.adapters is not None:
         beside: dict[tuple[int, float], list[str]] = {}

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from poet_onnx.errors import InputError
 
+_CHUNK_BYTES = 2**18
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WAY_OUT = "copy the model and its data into a folder of their own, with what links point to (cp -L)"
 
@@ -92,6 +93,20 @@ class BelowFolder:
                     f"{needed_bytes}."
                 )
             yield descriptor
+
+
+def chunks_of(descriptor: int, first: int, last: int) -> Iterator[bytes]:
+    """Yield bytes of a data file from one offset to before another one; they are read, not mapped.
+
+    Raises:
+        InputError: if the file became shorter.
+    """
+    for position in range(first, last, _CHUNK_BYTES):
+        size_bytes = min(_CHUNK_BYTES, last - position)
+        chunk = os.pread(descriptor, size_bytes, position)
+        if len(chunk) < size_bytes:
+            raise InputError("A data file of the model became shorter while it was read: put it back, and try again.")
+        yield chunk
 
 
 def external_data_of(name: str | None) -> str:

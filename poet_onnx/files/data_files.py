@@ -6,14 +6,14 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written, set_permissions, write_file
-from poet_onnx.files.contained import InFile, open_below
+from poet_onnx.files.contained import InFile, chunks_of, open_below
 
 T = TypeVar("T", bound=InFile)
 
@@ -23,7 +23,6 @@ LARGEST_FILE_BYTES = 2**31 - 2**26
 SMALL_BYTES = 1024
 """What stays embedded in any case: shapes, axes, scalars."""
 
-_CHUNK_BYTES = 2**18
 _PAGE_BYTES = 4096  # what starts at a page in one file does so in a copy, for who maps it into memory
 
 
@@ -59,19 +58,9 @@ def copy_data(tensors: Sequence[T], target: Path, written: Written) -> tuple[str
             stretches.append(_Stretch(first, last, end + (first - end) % _PAGE_BYTES))
         starts[tensor] = stretches[-1].start + first - stretches[-1].first
     with tensors[0].opened() as source:
-        pieces = [DataPiece(each.start, partial(_read, source, each)) for each in stretches]
+        pieces = [DataPiece(each.start, partial(chunks_of, source, each.first, each.last)) for each in stretches]
         permissions = stat.S_IMODE(os.fstat(source).st_mode)
         return write_beside(target, "data", pieces, permissions, written), starts
-
-
-def _read(source: int, stretch: _Stretch) -> Iterator[bytes]:
-    """Yield the bytes of a stretch."""
-    for position in range(stretch.first, stretch.last, _CHUNK_BYTES):
-        size_bytes = min(_CHUNK_BYTES, stretch.last - position)
-        chunk = os.pread(source, size_bytes, position)
-        if len(chunk) < size_bytes:
-            raise InputError("A data file of the model became shorter while it was copied: put it back, and try again.")
-        yield chunk
 
 
 def write_beside(target: Path, kind: str, pieces: Sequence[DataPiece], permissions: int, written: Written) -> str:

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
+from poet_onnx.files.contained import BelowFolder, chunks_of, external_data_of, location_below
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -49,7 +49,6 @@ class FileTensor(ir.ExternalTensor):
             metadata_props=dict(tensor.metadata_props),
             base_dir=folder,
         )
-        self._mapped: Array | None = None
 
     @property
     def first(self) -> int:
@@ -93,23 +92,28 @@ class FileTensor(ir.ExternalTensor):
             yield descriptor
 
     def numpy(self) -> Array:
-        """Return the elements, which stay in the file until they are looked at."""
-        if self._mapped is None:
-            elements = self._bytes()
-            if self.dtype.itemsize < 1:  # packed: onnx_ir knows how
-                proto = onnx.TensorProto(
-                    data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=elements.tobytes()
-                )
-                self._mapped = ir.serde.TensorProtoTensor(proto).numpy()
-            else:
-                kind = np.dtype(self.dtype.numpy()).newbyteorder("<")
-                self._mapped = elements.view(kind).reshape(self.shape.numpy())
-        return self._mapped
+        """Return the elements, which stay in the file until they are looked at, and are mapped as long as the array."""
+        elements = self._bytes()
+        if self.dtype.itemsize < 1:  # packed: onnx_ir knows how
+            proto = onnx.TensorProto(data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=elements.tobytes())
+            return ir.serde.TensorProtoTensor(proto).numpy()
+        kind = np.dtype(self.dtype.numpy()).newbyteorder("<")
+        return elements.view(kind).reshape(self.shape.numpy())
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return the elements."""
         array: Array = np.asarray(self.numpy(), dtype)
         return array.copy() if copy else array
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the elements as the file has them, in pieces that are read and not mapped.
+
+        Raises:
+            InputError: if it may not be read, or ends before the tensor does.
+        """
+        with self.opened() as descriptor:
+            for chunk in chunks_of(descriptor, self.first, self.first + self.nbytes):
+                yield memoryview(chunk)
 
     def tobytes(self) -> bytes:
         """Return the elements as the file has them."""
@@ -118,11 +122,6 @@ class FileTensor(ir.ExternalTensor):
     def tofile(self, file: object) -> None:
         """Write the elements to a file as they are."""
         file.write(self._bytes().data)  # type: ignore[attr-defined]
-
-    def release(self) -> None:
-        """Let go of the file."""
-        self._mapped = None
-        super().release()
 
     def _bytes(self) -> Bytes:
         start = self.first - self.first % mmap.ALLOCATIONGRANULARITY

@@ -10,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, listed, quoted
+from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.node_builder import initializer
+from poet_onnx.passes.node_builder import tensor_initializer
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
@@ -347,9 +348,8 @@ def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> None:
         if tensor is None or tensor.dtype not in REAL:
             continue
         perm = node.attributes.get_ints("perm", None)
-        array = np.ascontiguousarray(np.transpose(tensor.numpy(), perm))
-        name = output.name or ""
+        turned = TurnedTensor(tensor, perm, output.name or "")
         output.name = None
-        output.replace_all_uses_with(initializer(graph, name, array))
+        output.replace_all_uses_with(tensor_initializer(graph, turned))
         graph.remove(node, safe=True)
         graph.initializers.pop(source.name or "")

@@ -1,0 +1,35 @@
+"""A tensor whose elements are put into another order where they are asked for, so that memory holds them once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Array = npt.NDArray[np.generic]
+
+
+class TurnedTensor(ir.LazyTensor):
+    """A tensor with its dimensions in another order."""
+
+    def __init__(self, source: ir.TensorProtocol, perm: Sequence[int] | None, name: str) -> None:
+        """Say what it is.
+
+        Args:
+            source: has the elements.
+            perm: as for Transpose.
+            name: of the new tensor.
+        """
+        sizes = np.array(source.shape.numpy())
+        order = [*range(len(sizes))][::-1] if perm is None else [*perm]
+        super().__init__(self._turned, source.dtype, ir.Shape(sizes[order].tolist()), name=name)
+        self._source, self._order = source, order
+
+    def seen(self) -> Array:
+        """Return the elements where the source has them, which is not the order of the new tensor."""
+        return np.transpose(self._source.numpy(), self._order)
+
+    def _turned(self) -> ir.TensorProtocol:
+        return ir.tensor(np.ascontiguousarray(self.seen()), name=self.name)
