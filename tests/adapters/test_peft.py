@@ -13,6 +13,7 @@ import pytest
 import torch
 from adapter_models import Tied, exported, relative_error
 from attention_nets import Gpt
+from deep import sampled
 from later import Later
 from safetensors.numpy import load_file
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ def in_peft(session: TrainingSession, module: nn.Module, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("folding", [False, True])
-@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("rslora", sampled([False, True], True))
 def test_a_decoder_has_pefts_gradients(tmp_path: Path, folding: bool, rslora: bool) -> None:
     torch.manual_seed(0)
     net, ids = Classifier(), torch.randint(0, VOCABULARY, (2, LENGTH))

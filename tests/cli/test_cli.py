@@ -77,6 +77,7 @@ def test_verify_accepts_a_rewrite_and_prints_what_it_measured(cli: Cli, model: P
     assert json.loads(as_json.out)
 
 
+@pytest.mark.deep
 def test_verify_fails_for_a_model_that_computes_something_else(cli: Cli, model: Path) -> None:
     rewritten = model.with_suffix(".poet.onnx")
     assert cli("rewrite", model, "--device", "a72", "--activation-budget", "75%").code == 0
@@ -162,6 +163,7 @@ def test_help_imports_no_more_than_it_needs(arguments: list[str]) -> None:
     assert heavy & set(done.stderr.split()) == set()
 
 
+@pytest.mark.deep
 def test_profile_measures_what_rewrite_plans_with(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     model, costs, report_path = model_path("mlp-mse"), tmp_path / "costs.json", tmp_path / "report.json"
     profiled = cli("profile", model, "--device", "host", "-o", costs, "--repetitions", "3", "--page-dir", tmp_path)

@@ -76,7 +76,7 @@ def test_a_rewrite_that_is_ended_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGHUP, signal.SIGINT], signal.SIGTERM))
 def test_a_profile_that_is_ended_removes_its_folder(
     model_path: Callable[..., Path], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -94,7 +94,7 @@ def test_a_profile_that_is_ended_removes_its_folder(
 
 
 @pytest.mark.parametrize("command", ["profile", "verify"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], signal.SIGINT))
 def test_a_signal_that_an_import_turns_into_an_error_ends_the_program(
     model_path: Callable[..., Path], tmp_path: Path, number: signal.Signals, command: str
 ) -> None:

@@ -15,6 +15,7 @@ from poet_onnx.quantities import parse_lifetime
 from poet_onnx.reporting.report import Report
 
 
+@pytest.mark.deep
 def test_a_plan_keeps_the_limit_and_computes_the_same_bits(model: Path, tmp_path: Path) -> None:
     paged = poet_onnx.rewrite(model, device="a72", activation_budget="80%", recompute=False)
     written = paged.rewritten.page_out_bytes

@@ -22,6 +22,7 @@ def metadata(path: Path) -> dict[str, str]:
     return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
 
 
+@pytest.mark.deep
 def test_the_optimizer_is_in_the_model_and_in_the_report(cli: Cli, model: Path) -> None:
     resident = {}
     for kind in ("none", "sgd", "adam"):

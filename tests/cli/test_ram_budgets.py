@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cli_runs import Cli, assert_one_sentence
 from elastic_training import budgets_for, write_elastic_net
 
@@ -12,6 +13,7 @@ from poet_onnx.description.family import budget_name
 from poet_onnx.reporting.figures import bytes_text
 
 
+@pytest.mark.deep
 def test_plans_are_written_and_told(cli: Cli, tmp_path: Path) -> None:
     net, out = write_elastic_net(tmp_path / "forward.onnx"), tmp_path / "out" / "net.onnx"
     out.parent.mkdir()

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from cli_runs import Cli
+from deep import sampled
 
 from poet_onnx.reporting.figures import bytes_text
 
 GLOSSARY = r"transient|resident|laid out|bound|incumbent|\bgap\b|workspace|remateriali|paged|ordered"
 
 
-@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("verbose", sampled([False, True], True))
 def test_a_rewrite_says_first_whether_it_fits_and_at_what_price(cli: Cli, model: Path, verbose: bool) -> None:
     report = model.with_name("report.json")
     budget = ("--device", "a72", "--activation-budget", "75%", "--report-out", report)
@@ -35,6 +36,7 @@ def test_a_rewrite_says_first_whether_it_fits_and_at_what_price(cli: Cli, model:
     assert bool(re.search(GLOSSARY, done.out)) == verbose
 
 
+@pytest.mark.deep
 def test_inspect_says_first_whether_it_fits_the_device_and_what_would(cli: Cli, model: Path) -> None:
     figures = json.loads(cli("inspect", model, "--device", "a72", "--json").out)
     done = cli("inspect", model, "--device", "a72")

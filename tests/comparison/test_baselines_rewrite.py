@@ -28,6 +28,7 @@ def test_all_methods_have_a_name_to_type() -> None:
     assert set(METHODS) == set(REGISTRY)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("method", sampled(METHODS, *[each for each in METHODS if each not in SLOW][::2]))
 def test_every_method_runs_and_is_verified(model_path: Callable[..., Path], tmp_path: Path, method: str) -> None:
     name, batch, budget = OWN.get(method, ("densenet", 1, "95%"))

@@ -69,6 +69,7 @@ def compared(bert: Path, folder: Path) -> poet_onnx.Comparison:
     return found
 
 
+@pytest.mark.deep
 def test_every_cell_is_filled_and_keeps_its_limits(compared: poet_onnx.Comparison) -> None:
     assert compared.is_whole
     asked = [(each.cell.device, each.cell.budget, each.cell.deadline, each.cell.method) for each in compared.results]
@@ -230,6 +231,7 @@ def test_the_order_of_the_file_is_kept(model_path: Callable[..., Path]) -> None:
         assert keeps == (peak if order == "file" else ordered.results[0].cell.ordered_peak_bytes)
 
 
+@pytest.mark.deep
 def test_the_memory_aware_order_is_that_of_all_methods(model_path: Callable[..., Path]) -> None:
     given = {"device": "a72", "budgets": ["90%"], "methods": ["poet-recompute", "capuchin"], "executor": Here()}
 

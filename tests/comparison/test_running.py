@@ -147,6 +147,7 @@ def test_what_an_executor_loses_is_said(model_path: Callable[..., Path], tmp_pat
     assert not (tmp_path / "cells").exists()  # another run may do better
 
 
+@pytest.mark.deep
 def test_an_end_begins_no_more_cells(model_path: Callable[..., Path]) -> None:
     begun: list[Future[Outcome]] = []
 

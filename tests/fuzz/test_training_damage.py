@@ -19,7 +19,7 @@ from poet_onnx import TrainingSession
 from poet_onnx.errors import InputError
 from poet_onnx.training.runner import aligned
 
-SEEDS = 40
+SEEDS = 20
 
 
 class Net(torch.nn.Module):

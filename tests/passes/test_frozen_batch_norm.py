@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from deep import sampled
 from frozen_models import (
     RATE,
     Repeated,
@@ -123,7 +124,7 @@ def test_frozen_statistics_come_from_the_parameters_and_go_where_training_goes_o
 
 
 @pytest.mark.parametrize("target", ["training", "stock"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sampled(range(4), 0))
 def test_random_nets_keep_every_bit_under_random_plans(tmp_path: Path, seed: int, target: str) -> None:
     net = Repeated(seed)
     path = export_frozen(net, torch.randn(2, 3, 8, 8), tmp_path)

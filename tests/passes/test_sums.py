@@ -25,6 +25,7 @@ from poet_onnx.verification import verify
 STEPS, WIDTH = 12, 32
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("python", EACH_PYTHON)
 def test_a_chain_has_the_bits_of_the_kernel(python: str) -> None:
     command = [python, str(SUPPORT / "sum_bits.py"), "400"]

@@ -77,7 +77,7 @@ def different(expected: Arrays, found: Arrays) -> list[str]:
     return [name for name, array in expected.items() if array.tobytes() != found[name].tobytes()]
 
 
-@pytest.fixture(scope="module", params=BUDGETS)
+@pytest.fixture(scope="module", params=sampled(BUDGETS, "bert-2"))
 def subject(request: pytest.FixtureRequest, model_path: Callable[..., Path]) -> Subject:
     path = model_path(request.param)
     feeds = random_feeds(rewrite(path, device="host").graph, 5)

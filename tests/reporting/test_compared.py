@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from cli_runs import Cli
 from compared_cells import result
 
@@ -72,6 +73,7 @@ def test_the_page_loads_nothing() -> None:
     assert compared_page([]).count("<section") == 0
 
 
+@pytest.mark.deep
 def test_the_command_writes_the_page(cli: Cli, model_path: Any, tmp_path: Path) -> None:
     asked = ("--device", "a72", "--budgets", "90%", "--methods", "poet,chen-sqrt", "--time-limit", "5")
     done = cli("compare", model_path("mlp-mse"), *asked, "-o", tmp_path / "out")

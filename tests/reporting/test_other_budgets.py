@@ -66,6 +66,7 @@ def test_other_limits_and_means_are_those_of_the_plan(model_path: Callable[..., 
     assert len(limited) < len(points)
 
 
+@pytest.mark.deep
 def test_a_page_has_them_as_a_slider_and_a_table_with_the_figures_of_the_json(
     cli: Cli, model_path: Callable[..., Path], tmp_path: Path
 ) -> None:

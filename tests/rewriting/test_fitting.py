@@ -37,6 +37,7 @@ def rewritten(options: dict[str, Any], **more: Any) -> Any:
     return poet_onnx.rewrite(options["model_or_path"], **named, **more)
 
 
+@pytest.mark.deep
 def test_a_plan_whose_page_file_has_no_room_gives_way_to_one_that_pages_nothing(options: dict[str, Any]) -> None:
     options["split"] = False
     roomy = rewritten(options, device=device(2**40))

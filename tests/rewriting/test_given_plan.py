@@ -84,6 +84,7 @@ def mutated(file: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     return file
 
 
+@pytest.mark.deep
 def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_path: Path) -> None:
     """Whatever is changed, the plan is refused as bad input, or what is promised of the rewrite is kept."""
     rng = random.Random(0)

@@ -36,6 +36,7 @@ def test_more_ram_costs_no_more_than_a_plan_for_less(model_path: Callable[..., P
     assert verify(path, with_known.model, feeds=1).passed
 
 
+@pytest.mark.deep
 def test_a_plan_that_breaks_the_limits_counts_for_nothing(model_path: Callable[..., Path]) -> None:
     path = model_path("transformer")
     wide = poet_onnx.rewrite(path, activation_budget="95%", **ASK)

@@ -77,6 +77,7 @@ def test_one_command_leads_to_training_on_the_stock_runtime(cli: Cli, forward: P
     assert [value.name for value in onnx.load(inference).graph.output] == ["output"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("target", sampled(["training", "stock"], "stock"))
 def test_the_result_is_that_of_both_commands(forward: Path, tmp_path: Path, target: str) -> None:
     given = {"device": "a72", "activation_budget": "90%", "gap": 0.5, "target": target}

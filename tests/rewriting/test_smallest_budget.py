@@ -50,6 +50,7 @@ def test_a_budget_in_the_unit_that_people_type_is_no_smaller(size_bytes: int) ->
     assert size_bytes <= typed <= size_bytes * 1.1
 
 
+@pytest.mark.deep
 @given(
     seed=st.integers(0, 10**6),
     nodes=st.integers(4, 24),

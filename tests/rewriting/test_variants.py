@@ -26,6 +26,7 @@ def normalized(path: Path, target: str) -> ir.Model:
     return model
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("target", ["training", "stock"])
 def test_variants_come_from_the_quickest_to_the_most_sparing(model_path: Callable[..., Path], target: str) -> None:
     model = normalized(model_path("resnet18"), target)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from brute_force import least_energy
+from deep import sampled
 from random_graphs import random_dag
 from small_graphs import small_graph
 
@@ -62,7 +63,7 @@ def plans_in_one_order(seed: int) -> Iterator[Plan]:
                 continue
 
 
-@pytest.mark.parametrize("seed", [2, 4, 6, 9, 11, 14, 15])
+@pytest.mark.parametrize("seed", sampled([2, 4, 6, 9, 11, 14, 15], 2, 9))
 def test_no_plan_of_any_other_run_spends_less_than_a_bound_on_its_class(seed: int) -> None:
     plans = list(plans_in_one_order(seed))
     for certified, plan in itertools.product(plans, plans):

@@ -55,7 +55,7 @@ def _interrupt_python() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("interrupt", [_interrupt_the_process, _interrupt_python])
+@pytest.mark.parametrize("interrupt", sampled([_interrupt_the_process, _interrupt_python], _interrupt_the_process))
 @pytest.mark.parametrize("after", sampled([1, 3], 3))  # before the solver starts, and while it runs
 def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
     model_path: Callable[..., Path], after: int, interrupt: Callable[[], None]

@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
+from deep import sampled
 from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
@@ -16,7 +17,7 @@ from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 
 
-@pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)
+@pytest.mark.parametrize("options", sampled([{}, {"paging": False}, {"recompute": False}], {}), ids=str)
 def test_a_start_is_a_schedule_and_mostly_there_is_one(options: dict[str, bool]) -> None:
     found = 0
     for seed in range(25):

@@ -27,14 +27,21 @@ def program_of(environment: str) -> Path:
     return Path(stock_python())
 
 
-def follow(path: Path, folder: Path) -> str:
+def follow(path: Path, folder: Path, *, until: str | None = None) -> str:
     """Do what a reader does with the blocks of a document, and return what they print.
 
     Python blocks in a row share a process: it imports once.
+
+    Args:
+        path: of the document.
+        folder: where the reader is.
+        until: a file with which the reader stops; default: the last block.
     """
     printed = []
     done = (block for block in fenced_blocks(path) if block.mark in ENVIRONMENTS or block.mark.endswith(".py"))
     for (mark, language), row in groupby(done, key=lambda block: (block.mark, block.language)):
+        if until is not None and (folder / until).exists():
+            break
         if mark.endswith(".py"):
             (folder / mark).write_text(next(row).text, encoding="utf-8")
         elif language == "sh":

@@ -63,7 +63,7 @@ def net() -> Net:
 
 
 @pytest.mark.filterwarnings("ignore:No output depends on 'unused.weight'")
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("exporter", sampled(EXPORTERS, "dynamo"))
 def test_the_module_stays_and_trains_as_in_torch_and_gets_what_was_trained(
     exporter: str, net: Net, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ class Weighed(nn.Module):
         return {"loss": (each * weight).sum() / weight.sum(), "scores": scores}
 
 
+@pytest.mark.deep
 def test_samples_of_weight_0_fill_up_a_batch_of_another_loss(tmp_path: Path) -> None:
     module = net()
     batch = {"x": torch.randn(SIZE, 3, 8, 8), "target": torch.randn(SIZE, 5), "weight": torch.ones(SIZE)}

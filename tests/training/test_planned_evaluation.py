@@ -259,6 +259,7 @@ LOAD = """
 """
 
 
+@pytest.mark.deep
 @NEEDS_STOCK
 def test_frozen_weights_are_there_once(tmp_path: Path) -> None:
     model = with_frozen_weights(tmp_path / "net.onnx")

@@ -40,8 +40,8 @@ def rewritten(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPath
     ("optimizer", "options"),
     [
         (AdamW(1e-3, weight_decay=0.01), {}),
-        (AdamW(1e-3), {"clip_norm": 0.1}),
-        (SGD(1e-2, momentum=0.9), {"accumulation_steps": 2}),
+        pytest.param(AdamW(1e-3), {"clip_norm": 0.1}, marks=pytest.mark.deep),
+        pytest.param(SGD(1e-2, momentum=0.9), {"accumulation_steps": 2}, marks=pytest.mark.deep),
         (Adam(1e-3), {"accumulation_steps": 3, "clip_norm": 0.1}),
         (SGD(1e-2), {"keep_gradients": True}),
     ],
@@ -294,7 +294,11 @@ def test_every_error_is_one_of_ours() -> None:
 @pytest.mark.parametrize("target", sampled(["stock", "training"], "training"))
 @pytest.mark.parametrize(
     ("kind", "asked"),
-    [*((kind, {}) for kind in KINDS), ("adam", {"accumulation_steps": 2}), ("sgd", {"clip_norm": True})],
+    sampled(
+        [*((kind, {}) for kind in KINDS), ("adam", {"accumulation_steps": 2}), ("sgd", {"clip_norm": True})],
+        ("adamw", {}),
+        ("sgd", {"clip_norm": True}),
+    ),
     ids=str,
 )
 def test_the_plan_and_the_session_agree_on_what_lives_through_the_steps(

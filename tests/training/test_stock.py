@@ -69,6 +69,7 @@ def trained(
     }
 
 
+@pytest.mark.deep
 def test_the_stock_runtime_keeps_to_the_predicted_peak(trained: dict[tuple[str, str], Trained]) -> None:
     for key, run in trained.items():
         assert run.found["runtime"] == "onnxruntime"

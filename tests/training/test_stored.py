@@ -55,10 +55,10 @@ def state(session: TrainingSession, path: Path) -> dict[str, bytes]:
     ("kind", "optimizer", "budget"),
     [
         ("text", "adamw", "100%"),
-        ("text", "momentum", "90%"),
-        ("text", "sgd", "90%"),
+        pytest.param("text", "momentum", "90%", marks=pytest.mark.deep),
+        pytest.param("text", "sgd", "90%", marks=pytest.mark.deep),
         ("image", "adamw", "70%"),
-        ("image", "adam", "100%"),
+        pytest.param("image", "adam", "100%", marks=pytest.mark.deep),
     ],
 )
 def test_a_store_gives_the_bits_of_ram(
@@ -371,6 +371,7 @@ def test_a_session_says_what_its_store_lacks(nets: dict[str, Path], tmp_path: Pa
         session_of(disk, store=tmp_path / "store", optimizer=SGD(0.1))
 
 
+@pytest.mark.deep
 def test_a_model_with_a_store_is_measured(nets: dict[str, Path], tmp_path: Path) -> None:
     path = rewritten(nets["image"], tmp_path / "disk.onnx", optimizer="adamw", store="always")
     given = poet_onnx.train_graph(nets["image"], loss="cross-entropy")

@@ -49,8 +49,10 @@ def state(session: TrainingSession, path: Path) -> dict[str, bytes]:
     ("kind", "budget", "options"),
     [
         ("text", "100%", {"device": "host", "clip_norm": True}),
-        ("text", "90%", {"optimizer": "sgd", "accumulation_steps": 3, "clip_norm": True}),
-        ("image", "80%", {"optimizer": "momentum", "accumulation_steps": 3}),
+        pytest.param(
+            "text", "90%", {"optimizer": "sgd", "accumulation_steps": 3, "clip_norm": True}, marks=pytest.mark.deep
+        ),
+        pytest.param("image", "80%", {"optimizer": "momentum", "accumulation_steps": 3}, marks=pytest.mark.deep),
         ("image", "100%", {"optimizer": "adamw", "accumulation_steps": 2, "clip_norm": True}),
     ],
 )

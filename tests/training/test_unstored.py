@@ -98,8 +98,8 @@ def outputs(path: Path) -> list[bytes]:
     [
         ("text", "a72", {"LoadStored", "GatherStored"}),
         ("panels", "host", {"LinearStored", "ConvStored"}),
-        ("panels", "a72", {"LoadStored"}),
-        ("twice", "a72", {"LoadStored", "Gate"}),  # which loads it again
+        pytest.param("panels", "a72", {"LoadStored"}, marks=pytest.mark.deep),
+        pytest.param("twice", "a72", {"LoadStored", "Gate"}, marks=pytest.mark.deep),  # which loads it again
     ],
 )
 def test_the_model_is_that_of_ram(
@@ -123,6 +123,7 @@ def test_the_model_is_that_of_ram(
     assert outputs(paths[1]) == outputs(paths[0])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("device", sampled(["a72", "host"], "a72"))
 def test_adapters_are_merged_with_frozen_weights_of_the_store(
     nets: dict[str, Path], tmp_path: Path, device: str

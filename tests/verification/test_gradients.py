@@ -383,7 +383,7 @@ def kinked() -> ir.Model:
     return poet_onnx.train_graph(forward, loss="mse").training
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", sampled(range(2), 0))
 def test_kinks_leave_nothing_undecided(kinked: ir.Model, seed: int) -> None:
     """With steps short enough to cross no kink, rounding leaves half of these 23 parameters undecided."""
     report = poet_onnx.verify_gradients(kinked, directions=1, seed=seed)

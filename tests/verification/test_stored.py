@@ -37,9 +37,9 @@ def training_graph(result: RewriteResult) -> ir.Model:
     ("kind", "options", "compared"),
     [
         ("text", {"device": "host"}, 24 + 4),  # a table is updated by rows, and then has no buffer
-        ("text", {"clip_norm": True}, 9),
+        pytest.param("text", {"clip_norm": True}, 9, marks=pytest.mark.deep),
         ("image", {"optimizer": "momentum"}, 24),
-        ("image", {"accumulation_steps": 2}, 14),
+        pytest.param("image", {"accumulation_steps": 2}, 14, marks=pytest.mark.deep),
         ("decoder", LORA | {"device": "host"}, 12),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from deep import sampled
 from onnx import helper
 from small_models import export_small
 
@@ -41,6 +42,7 @@ def move(model: ir.Model, name: str, after: str) -> None:
     model.graph.insert_after(nodes[after], nodes[name])
 
 
+@pytest.mark.deep
 def test_a_rewrite_keeps_every_promise(path: Path, result: RewriteResult, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     result.save(out)
@@ -297,7 +299,7 @@ def test_a_step_with_an_optimizer_keeps_every_promise(updating: tuple[Path, ir.M
         poet_onnx.verify(path, model, optimized=True)
 
 
-@pytest.mark.parametrize("damage", ["optimizer", "statistics", "offset", "operands"])
+@pytest.mark.parametrize("damage", sampled(["optimizer", "statistics", "offset", "operands"], "optimizer"))
 def test_a_wrong_update_is_found(updating: tuple[Path, ir.Model], damage: str) -> None:
     path, model = updating[0], updating[1].clone()
     updates = [node for node in model.graph if node.op_type == "UpdateAdam"]
