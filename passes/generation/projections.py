@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.files.external_data import FileTensor
+from poet_onnx.files.embedded import Elsewhere
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.passes.generation.expansion import columns_of
 from poet_onnx.passes.node_builder import initializer, let_stand_for, tensor_initializer
@@ -247,7 +247,7 @@ class _Part:
         per_row = tensor.size // rows
         sizes = (self.size, *shape[1:]) if shape[0] == rows else (self.size * per_row,)
         name = self._named(value.name)
-        if isinstance(tensor, FileTensor):
+        if isinstance(tensor, Elsewhere) and tensor.dtype.itemsize >= 1:
             return tensor_initializer(self.graph, tensor.part(self.first * per_row, sizes, name))
         flat = tensor.numpy().reshape(-1)[self.first * per_row : (self.first + self.size) * per_row]
         return initializer(self.graph, name, np.ascontiguousarray(flat).reshape(sizes))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import CODES_SUFFIX
-from poet_onnx.files.external_data import FileTensor
+from poet_onnx.files.embedded import Elsewhere
 from poet_onnx.passes.node_builder import initializer, tensor_initializer
 
 Array = npt.NDArray[np.generic]
@@ -93,7 +93,7 @@ def unpacked(tensor: ir.TensorProtocol) -> Integers:
 
 def seen_as(tensor: ir.TensorProtocol, dtype: ir.DataType, shape: tuple[int, ...], name: str) -> ir.TensorProtocol:
     """Return the bytes of a tensor as elements of another type; they stay in their file or array."""
-    if isinstance(tensor, FileTensor):
+    if isinstance(tensor, Elsewhere):
         return tensor.seen_as(dtype, shape, name)
     data = _bytes_in(tensor)
     if dtype.itemsize < 1:

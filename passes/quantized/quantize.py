@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.files.external_data import FileTensor
+from poet_onnx.files.embedded import Elsewhere, EmbeddedTensor
 from poet_onnx.graph.extract import constant_array
 from poet_onnx.passes.quantized.blocks import Floats, quantized
 
@@ -70,15 +70,16 @@ def _rows(
     name: str, tensor: ir.TensorProtocol | None, *, turns: bool
 ) -> tuple[Callable[[int, int], Floats], tuple[int, int]]:
     """Return what returns rows of a matrix, or columns where it turns, and how many rows and columns that gives."""
-    if isinstance(tensor, FileTensor) and not turns:
+    if isinstance(tensor, Elsewhere) and not turns:
         rows, columns = tensor.shape.numpy()
-        # each part is mapped by itself, so that what was read of the file leaves the process's memory again
+        # what was read of the file leaves the process's memory with each part
         return lambda start, end: _part(tensor, start, end, columns), (rows, columns)
-    array = np.asarray(constant_array(name, tensor), np.float32)
+    found = tensor.looked_at() if isinstance(tensor, EmbeddedTensor) else constant_array(name, tensor)
+    array = np.asarray(found, np.float32)
     matrix = array.T if turns else array
     return lambda start, end: matrix[start:end], (matrix.shape[0], matrix.shape[1])
 
 
-def _part(tensor: FileTensor, start: int, end: int, columns: int) -> Floats:
+def _part(tensor: Elsewhere, start: int, end: int, columns: int) -> Floats:
     part = tensor.part(start * columns, (end - start, columns), tensor.name or "")
     return np.asarray(constant_array(tensor.name or "", part), np.float32)

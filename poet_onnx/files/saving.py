@@ -13,6 +13,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.data_files import LARGEST_FILE_BYTES, SMALL_BYTES, DataPiece, copy_data, write_beside
+from poet_onnx.files.embedded import EmbeddedTensor
 from poet_onnx.files.external_data import FileTensor, hold_external, replace_tensors
 
 
@@ -98,5 +99,5 @@ def _move_out_if_large(model: ir.Model, target: Path, written: Written) -> None:
         )
 
 
-def _whole(tensor: ir.TensorProtocol) -> Iterator[bytes]:
-    yield tensor.tobytes()
+def _whole(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
+    yield from tensor.chunks() if isinstance(tensor, EmbeddedTensor) else [tensor.tobytes()]

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from poet_onnx.files.embedded import EmbeddedTensor
+
 Array = npt.NDArray[np.generic]
 
 
@@ -27,9 +29,10 @@ class TurnedTensor(ir.LazyTensor):
         super().__init__(self._turned, source.dtype, ir.Shape(sizes[order].tolist()), name=name)
         self._source, self._order = source, order
 
-    def seen(self) -> Array:
-        """Return the elements where the source has them, which is not the order of the new tensor."""
-        return np.transpose(self._source.numpy(), self._order)
+    def looked_at(self) -> Array:
+        """Return the elements where the source has them, to be looked at and forgotten."""
+        source = self._source
+        return np.transpose(source.looked_at() if isinstance(source, EmbeddedTensor) else source.numpy(), self._order)
 
     def _turned(self) -> ir.TensorProtocol:
-        return ir.tensor(np.ascontiguousarray(self.seen()), name=self.name)
+        return ir.tensor(np.ascontiguousarray(self.looked_at()), name=self.name)

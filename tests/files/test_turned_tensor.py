@@ -18,4 +18,4 @@ def test_it_is_what_numpy_makes(perm: tuple[int, ...] | None) -> None:
     assert np.array_equal(tensor.numpy(), expected)
     assert tensor.numpy().flags.c_contiguous
     assert ir.to_proto(tensor).raw_data == expected.tobytes()
-    assert np.shares_memory(tensor.seen(), array)
+    assert np.shares_memory(tensor.looked_at(), array)

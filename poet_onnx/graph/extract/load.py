@@ -11,6 +11,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.embedded import LEAST_FILE_BYTES, SparseModel
 from poet_onnx.files.external_data import hold_external
 from poet_onnx.graph.extract.makers import other_kind
 from poet_onnx.graph.extract.wellformed import check_proto, check_wellformed
@@ -40,7 +41,8 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
             raise InputError(f"{file} is a device, pipe or socket: give an ONNX file.")
         if not status.st_size:
             raise InputError(f"{file} is empty: export the model again.")
-        proto = onnx.load(file, format="protobuf", load_external_data=False)
+        sparse = _sparse(file) if status.st_size >= LEAST_FILE_BYTES else None
+        proto = onnx.load(file, format="protobuf", load_external_data=False) if sparse is None else sparse.proto
         folders = tuple(dict.fromkeys((file.parent.resolve(), file.resolve().parent)))
     except OSError as problem:
         raise InputError(f"{file} cannot be read: {problem.strerror or problem}.") from problem
@@ -54,8 +56,18 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     if not proto.graph.node:
         raise InputError(f"{file} holds a model without nodes: export the model again.")
     model = read_proto(proto, f"{file}")
+    if sparse is not None:
+        sparse.hold(model)
     hold_external(model, folders)
     return model
+
+
+def _sparse(file: Path) -> SparseModel | None:
+    """Return a model with large tensors in its file; None for a file that a parser is to judge."""
+    try:
+        return SparseModel(file)
+    except (InputError, DecodeError):
+        return None
 
 
 def read_proto(proto: onnx.ModelProto, source: str) -> ir.Model:
