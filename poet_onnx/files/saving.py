@@ -15,6 +15,7 @@ from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.data_files import LARGEST_FILE_BYTES, SMALL_BYTES, DataPiece, copy_data, write_beside
 from poet_onnx.files.embedded import EmbeddedTensor
 from poet_onnx.files.external_data import FileTensor, hold_external, replace_tensors
+from poet_onnx.files.model_writing import bytes_of_model
 
 
 def save_model(
@@ -42,8 +43,9 @@ def save_model(
             hold_external(clone)
             _bring_data(clone, target, files)
             _move_out_if_large(clone, target, files)
-            payload = ir.to_proto(clone).SerializeToString(deterministic=True)
-            write_file(target, lambda file: file.write(payload), replace=replace, written=files)
+            pieces = bytes_of_model(clone)
+            chunks = (chunk for piece in pieces for chunk in piece.chunks())
+            write_file(target, lambda file: file.writelines(chunks), replace=replace, written=files)
     except OSError as error:
         raise cannot_write(target, error) from error
     except ValueError as error:

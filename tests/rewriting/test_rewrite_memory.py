@@ -35,7 +35,8 @@ def measured(name, model, **more):
 measured("first", "small/forward.onnx", store="never")  # loads what is loaded once
 measured("quantized", "forward.onnx", store="frozen", quantize="4bit")
 measured("floats", "forward.onnx", store="frozen")
-measured("embedded", "embedded.onnx", store="frozen")
+measured("embedded", "inside.onnx", store="frozen")
+measured("resident", "inside.onnx", store="never")
 print(json.dumps(grown))
 """
 
@@ -68,7 +69,7 @@ def write_forward(folder: Path, wide: int) -> None:
 def grown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     folder = tmp_path_factory.mktemp("memory")
     write_forward(folder, WIDE)
-    onnx.save(onnx.load(folder / "forward.onnx"), folder / "embedded.onnx")
+    onnx.save(onnx.load(folder / "forward.onnx"), folder / "inside.onnx")
     write_forward(folder / "small", 64)
     done = subprocess.run([sys.executable, "-c", REWRITE, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -81,7 +82,7 @@ def test_floats_are_quantized_some_rows_at_a_time(grown: dict[str, int]) -> None
     assert grown["quantized"] < (LAYERS * 5 / 32 + 1.5) * WEIGHT_BYTES + (10 << 20)
 
 
-@pytest.mark.parametrize("where", ["floats", "embedded"])
+@pytest.mark.parametrize("where", ["floats", "embedded", "resident"])
 def test_frozen_floats_stay_in_their_file(grown: dict[str, int], where: str) -> None:
     """They are turned one at a time, and written piece by piece; the file may be the model's."""
     assert grown[where] < 1.5 * WEIGHT_BYTES + (8 << 20)
