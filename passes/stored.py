@@ -14,7 +14,8 @@ Rules:
         has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
     S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows, and
         of the matrix of a language model's output layer its loss the panels.
-    S8. Nodes of adapters read the matrices themselves: nothing of them is in RAM between two nodes.
+    S8. Nodes of adapters read the matrices themselves: nothing of them is in RAM between two nodes. No node loads them,
+        so that they may be smaller than other tensors of the store.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
@@ -46,6 +47,9 @@ _TRANSPOSED = ir.AttrInt64("transposed", 1)
 
 _PARAMETER = 2
 """Input of an update."""
+
+_LEAST_MATRIX_BYTES = 8 << 10
+"""A smaller matrix of an adapter stays resident: the store reads and writes whole blocks of 4 KiB."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,10 @@ class _Tensor:
         value, dtype = self.value, self.value.dtype
         if dtype is None or value.shape is None or not value.uses() or value.is_graph_output():
             return False
-        is_large = math.prod(_sizes(value)) * dtype.itemsize >= LEAST_BYTES
+        readers = [(node, index) for node, index in value.uses() if not _is_update(node, index)]
+        is_loaded = not all(_takes_handle(node, index) for node, index in readers)
+        least_bytes = LEAST_BYTES if is_loaded else _LEAST_MATRIX_BYTES
+        is_large = math.prod(_sizes(value)) * dtype.itemsize >= least_bytes
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 
     def update(self, how: Updates, buffer: ir.Value | None, rates: str) -> bool:
@@ -305,6 +312,11 @@ def _handle(graph: ir.Graph, name: str) -> ir.Value:
 def _sizes(value: ir.Value) -> tuple[int, ...]:
     assert value.shape is not None
     return tuple(value.shape.numpy())
+
+
+def _is_update(node: ir.Node, index: int) -> bool:
+    """Return whether a node writes the parameter that it reads."""
+    return node.domain == POET_DOMAIN and node.op_type.startswith("Update") and index == _PARAMETER
 
 
 def _takes_rows(node: ir.Node, index: int) -> bool:

@@ -18,8 +18,8 @@ from poet_onnx.description.metadata import handle_name
 from poet_onnx.passes.layout import NEXT_STEP
 from poet_onnx.runtime import count_arena
 
-WIDTH, RANK, WORDS, SHAPE = 512, 32, 40, (2, 6)
-"""A and B have 64 KiB each: they may be in a store."""
+WIDTH, RANK, WORDS, SHAPE = 512, 8, 40, (2, 6)
+"""A and B have 16 KiB each: they may be in a store, where their nodes read them."""
 
 RNG = np.random.default_rng(4)
 ARRAYS = {
