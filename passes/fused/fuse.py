@@ -1,8 +1,8 @@
 """Write single nodes for the layers of a decoder.
 
 An exporter writes about a hundred nodes for a layer, their gradients are twice as many, and a session keeps some 8 KiB
-for each. The nodes are the training graph's definition, so that all its plans have the same bits. What evaluates and
-what is exported keeps the exporter's nodes.
+for each. The nodes are the training graph's definition, so that all its plans have the same bits. What evaluates beside
+it has them, too; what is exported keeps the exporter's nodes.
 """
 
 from __future__ import annotations

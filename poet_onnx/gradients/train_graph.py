@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +15,16 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from poet_onnx.adapters.lora import Adapters, Lora
 from poet_onnx.adapters.reading import as_lora
-from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.adapters import add_adapters
-from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.batch_norm import set_modes
-from poet_onnx.gradients.differentiate import differentiate, take_parameters
+from poet_onnx.gradients.differentiate import differentiate
+from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
-from poet_onnx.gradients.inference import infer_only
 from poet_onnx.gradients.losses import CAUSAL, add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
@@ -35,11 +32,9 @@ from poet_onnx.gradients.parameters import Parameters, as_patterns, find_paramet
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.sequences import split_plainly
-from poet_onnx.graph import Role
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
 from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import constant_array
-from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.loading import as_model
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.rewrites import in_torch
@@ -80,6 +75,8 @@ class TrainGraph:
         tied: transposed copies that read their original from now on, by name.
         adapters: low-rank adapters that it has, whose numbers are among the parameters.
         warnings: what may not be meant so, a sentence each.
+        fused: what evaluates beside a rewritten graph in place of `evaluation`, which then is exported alone: a graph
+            with the single nodes of the training graph. None where there are none.
     """
 
     training: ir.Model
@@ -90,6 +87,7 @@ class TrainGraph:
     tied: tuple[tuple[str, str], ...]
     adapters: Adapters | None = None
     warnings: tuple[str, ...] = ()
+    fused: ir.Model | None = None
 
     def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the three files into a folder, which is made if it is not there: all of them or none.
@@ -178,15 +176,25 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     Normalization(NameNodes(), WriteShapes())(forward)
     parameters = _leading(forward, name, chosen, adapters, warn if train is not None else None)
     values = {each: _values(forward, each) for each in parameters.trained}
-    evaluation = _evaluation(forward, name, parameters.trained)
+    evaluation = plain_evaluation(forward, name, parameters.trained)
+    is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
+    fused = fused_evaluation(forward, evaluation, name, parameters.trained) if is_decoder else None
     fold_transposed(forward.graph, parameters.trained)
-    if any(term.kind == CAUSAL for term in wanted.terms):
+    if is_decoder:
         _make_no_scores(forward, name, parameters.trained)
         fuse_layers(forward, parameters.trained)
     training = differentiate(forward, name, parameters.trained)
     fuse_gradients(training)
     return TrainGraph(
-        training, evaluation, values, name, parameters.frozen, parameters.tied, adapters, warnings=tuple(warnings)
+        training,
+        evaluation,
+        values,
+        name,
+        parameters.frozen,
+        parameters.tied,
+        adapters,
+        warnings=tuple(warnings),
+        fused=fused,
     )
 
 
@@ -320,19 +328,3 @@ def _make_no_scores(forward: ir.Model, loss: str, trained: Sequence[str]) -> Non
     graph.outputs[:] = [value for node in graph for value in node.outputs if value.name == loss]
     if UseVocabularyLoss(with_gradient=True, trained=trained)(forward).modified:
         RemoveUnread()(forward)
-
-
-def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model:
-    """Return the graph of the loss that takes the parameters as inputs and trains nothing; it has all old outputs."""
-    model = forward.clone()
-    graph = model.graph
-    first = [value for node in graph for value in node.outputs if value.name == loss]
-    graph.outputs[:] = [*first, *(value for value in graph.outputs if value not in first)]
-    for value in take_parameters(graph, parameters):
-        say_role(value, Role.PARAMETER)
-    infer_only(model)
-    outputs = [value.name or "" for value in graph.outputs[1:]]
-    if outputs:  # else which of the values before the loss are outputs is for the caller to know
-        model.metadata_props[OUTPUTS_KEY] = json.dumps(outputs)
-        free_batch(model, outputs, parameters)
-    return model

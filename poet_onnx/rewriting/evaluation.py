@@ -7,10 +7,10 @@ again; none are paged.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 
 import onnx_ir as ir
@@ -22,14 +22,17 @@ from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.description.forward import FORWARD_KEY
 from poet_onnx.description.metadata import EVALUATION_KEY, OUTPUTS_KEY, EvaluationDescription, handle_name
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.batch_axis import free_batch
+from poet_onnx.gradients.evaluation_graph import is_small
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.passes.arena import InsertArena
+from poet_onnx.passes.forward_beside import live_nodes, own_bytes, packed_forward
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
@@ -47,11 +50,23 @@ from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.variants import GraphVariant, panels_on, quantized_panels
 from poet_onnx.scheduling import SimulatedPlan, schedule
 
-_MOST_OUTPUT_BYTES = 2**17
-"""Scores of 32 images and 1,000 classes are kept; a language model's scores of a vocabulary are larger."""
-
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
 """Gap and time of a plan that only has to fit."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A graph with the exporter's nodes.
+
+    Attributes:
+        made: returns it, lowered.
+        nodes: of it, about.
+        own_bytes: of its constants that the graph that evaluates has not.
+    """
+
+    made: Callable[[], ir.Model]
+    nodes: int
+    own_bytes: int
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,7 @@ class EvaluationStep:
         layout: the nodes.
         region: where the blocks lie.
         target: runtime that runs it.
+        exported: the graph that is exported, where that is another one.
     """
 
     baseline: Baseline
@@ -73,6 +89,7 @@ class EvaluationStep:
     layout: tuple[LayoutNode, ...]
     region: Region
     target: str
+    exported: Exported | None = None
 
     @classmethod
     def beside(
@@ -100,39 +117,29 @@ class EvaluationStep:
         if made is None:
             return None
         roles = find_roles(training)
-        arrays = {*roles.parameters, *roles.state}
-        model = made.evaluation.clone()
-        graph = model.graph
-        with _kept_whole(graph, made.frozen):
-            normalize_for(target)(model)
-        WriteInputRanges()(model)
-        graph.outputs[1:] = [value for value in graph.outputs[1:] if _is_small(value)]  # OUTPUTS_KEY names them all
-        outputs = model.metadata_props.get(OUTPUTS_KEY)
-        returned = () if outputs is None else json.loads(outputs)
-        in_parts = UseVocabularyLoss(with_gradient=False, trained=arrays, returned=returned)(model).modified
-        lower(model, target)
-        free_state(graph, [name for name in graph.initializers if name in arrays])
-        if outputs is not None:  # sizes may have come with the lowering
-            free_batch(model, returned, arrays)
-        if in_parts:
-            RemoveUnusedNodesPass()(model)  # that made scores of all words
-        quantized_panels(threads)(model)
+        arrays = frozenset((*roles.parameters, *roles.state))
+        prepared = partial(_prepared, frozen=made.frozen, arrays=arrays, device=device, target=target, threads=threads)
         if constants is not None:
-            load_tensors(graph, stored, constants)
-            panels = panels_on(device, threads)
-            if panels is not None:
-                panels(model)
+            prepared = partial(prepared, stored=stored, constants=constants)
+        plain, exported = partial(prepared, made.evaluation), None
+        if made.fused is not None:
+            graph = made.evaluation.graph
+            exported = Exported(plain, live_nodes(graph), own_bytes(graph, made.fused.graph))
+        model = plain() if made.fused is None else prepared(made.fused, is_exported=False)
         arrays |= set(map(handle_name, stored))
-        held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
-        RemoveUnread()(model)
+        held = tuple(value.name or "" for value in model.graph.inputs if value.name in arrays)
         variant = GraphVariant(None, None, model, extract(model, trains=False))
         baseline = Baseline.of(variant, device, target, threads=threads)
-        description = EvaluationDescription(held)
-        return cls._planned(baseline, description, baseline.ordered, target)
+        return cls._planned(baseline, EvaluationDescription(held), baseline.ordered, target, exported)
 
     @classmethod
     def _planned(
-        cls, baseline: Baseline, description: EvaluationDescription, plan: Plan | SimulatedPlan, target: str
+        cls,
+        baseline: Baseline,
+        description: EvaluationDescription,
+        plan: Plan | SimulatedPlan,
+        target: str,
+        exported: Exported | None,
     ) -> EvaluationStep:
         region = plan_region(replace(baseline.problem, recompute=True), plan.steps, target)
         return cls(
@@ -142,6 +149,7 @@ class EvaluationStep:
             nodes_of_plan(baseline.graph, plan.steps, marks(region.steps)),
             region,
             target,
+            exported,
         )
 
     def within(self, limit_bytes: int | None, *, recompute: bool) -> EvaluationStep:
@@ -166,7 +174,7 @@ class EvaluationStep:
             )
         except (InfeasibleError, LimitReachedError):
             return self
-        return self._planned(self.baseline, self.description, plan, self.target)
+        return self._planned(self.baseline, self.description, plan, self.target, self.exported)
 
     @property
     def _most_bytes(self) -> int:
@@ -174,7 +182,8 @@ class EvaluationStep:
 
     def process_of(self, training: TrainingProcess, graph: TrainingGraph) -> TrainingProcess:
         """Return the process that evaluates besides training with a graph."""
-        return training.evaluating(self.baseline.graph, self.layout, self.region, graph)
+        process = training.evaluating(self.baseline.graph, self.layout, self.region, graph)
+        return process if self.exported is None else process.exporting(self.exported.nodes, self.exported.own_bytes)
 
     def carried_out(self, region_bytes: int) -> ir.Model:
         """Write the plan into the model, and return it.
@@ -191,7 +200,59 @@ class EvaluationStep:
         model.metadata_props[VERSION_KEY] = version("poet-onnx")
         model.metadata_props[EVALUATION_KEY] = self.description.to_json()
         forget_roles(model.graph)
+        if self.exported is not None:
+            model.metadata_props[FORWARD_KEY] = packed_forward(self.exported.made(), model.graph)
         return model
+
+
+def _prepared(
+    given: ir.Model,
+    *,
+    frozen: Iterable[str],
+    arrays: Collection[str],
+    device: DeviceProfile,
+    target: str,
+    threads: int,
+    stored: Sequence[str] = (),
+    constants: StoredConstants | None = None,
+    is_exported: bool = True,
+) -> ir.Model:
+    """Return a graph of the loss, lowered as the training graph is.
+
+    Args:
+        given: the graph, which is not changed.
+        frozen: names of weights that stay whole.
+        arrays: names of parameters and running statistics.
+        device: as for `EvaluationStep.beside`; so are the others.
+        target: likewise.
+        threads: likewise.
+        stored: likewise.
+        constants: likewise.
+        is_exported: whether the graph is also exported.
+    """
+    model = given.clone()
+    graph = model.graph
+    with _kept_whole(graph, frozen):
+        normalize_for(target)(model)
+    WriteInputRanges()(model)
+    graph.outputs[1:] = [value for value in graph.outputs[1:] if is_small(value)]  # OUTPUTS_KEY names them all
+    outputs = model.metadata_props.get(OUTPUTS_KEY)
+    returned = () if outputs is None else json.loads(outputs)
+    in_parts = UseVocabularyLoss(with_gradient=False, trained=arrays, returned=returned)(model).modified
+    lower(model, target)
+    free_state(graph, [name for name in graph.initializers if name in arrays])
+    if is_exported and outputs is not None:  # sizes may have come with the lowering
+        free_batch(model, returned, arrays)
+    if in_parts:
+        RemoveUnusedNodesPass()(model)  # that made scores of all words
+    quantized_panels(threads)(model)
+    if constants is not None:
+        load_tensors(graph, stored, constants)
+        panels = panels_on(device, threads)
+        if panels is not None:
+            panels(model)
+    RemoveUnread()(model)
+    return model
 
 
 def process_beside(
@@ -200,13 +261,6 @@ def process_beside(
     """Return the process that trains with a graph, and evaluates where there is something to evaluate with."""
     process = TrainingProcess(costs.of_graph(graph), target)
     return process if evaluation is None else evaluation.process_of(process, graph)
-
-
-def _is_small(value: ir.Value) -> bool:
-    """Return whether an output may be kept for metrics: it lies outside of the region."""
-    if value.dtype is None or value.shape is None or not value.shape.is_static():
-        return False
-    return value.dtype.itemsize * math.prod(value.shape.numpy()) <= _MOST_OUTPUT_BYTES
 
 
 @contextmanager

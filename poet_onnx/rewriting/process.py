@@ -151,6 +151,16 @@ class TrainingProcess:
         )
         return replace(self, evaluation=memory)
 
+    def exporting(self, nodes: int, own_bytes: int) -> TrainingProcess:
+        """Return the process, which evaluates, and exports another graph.
+
+        Args:
+            nodes: of that graph.
+            own_bytes: of its constants that the graph that evaluates has not.
+        """
+        assert self.evaluation is not None
+        return replace(self, evaluation=replace(self.evaluation, exported_nodes=nodes, exported_bytes=own_bytes))
+
     def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
         """Return what the process takes that carries out an order which neither recomputes nor pages."""
         return self.laid_out(problem, ordered_steps(order)).memory

@@ -61,7 +61,8 @@ class Given:
         if options.loss is None:
             return cls(as_model(model), partial(model_beside, model))
         made = train_graph(model, **vars(part(options, TrainGraphOptions)))
-        Normalization(DeclareKnownOpset(options.target))(made.evaluation)
+        for graph in filter(None, (made.evaluation, made.fused)):
+            Normalization(DeclareKnownOpset(options.target))(graph)
         return cls(made.training.clone(), made.evaluation.clone, made)
 
     def settle(self, options: _Step) -> _Step:

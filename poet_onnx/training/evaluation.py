@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from poet_onnx.description.forward import FORWARD_KEY
 from poet_onnx.description.metadata import PANELS_KEY, EvaluationDescription
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import read_metadata
@@ -52,7 +53,8 @@ class Evaluation:
                 open_regular(source).close()
             except OSError as error:
                 raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
-            self._metadata = read_metadata(source)
+            found = read_metadata(source)
+            self._metadata = {key: text for key, text in found.items() if key != FORWARD_KEY}
         self._description = EvaluationDescription.of_metadata(self._metadata)
 
     @property

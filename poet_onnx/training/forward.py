@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from poet_onnx.description.forward import unpack_forward
 from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NAMES
 from poet_onnx.files.model_file import metadata_of, opened, read_metadata
 from poet_onnx.files.protobuf import Bytes
 from poet_onnx.files.tensor_file import flat, parse_json
-from poet_onnx.files.values import Kind, Values
+from poet_onnx.files.values import Kind, Values, joined
 from poet_onnx.training.forward_graph import ForwardGraph
 from poet_onnx.training.unquantized import read_whole
 from poet_onnx.training.unstored import take_from_store
@@ -27,29 +28,35 @@ _CHUNK_BYTES = 2**18
 
 
 def open_forward(
-    given: AnyModel, own: Collection[str], *, outputs: Sequence[str] | None, cut_loss: bool
-) -> tuple[ForwardGraph, Sequence[str] | None]:
-    """Return a forward model, and the names of what is to be computed; None for all that it returns.
+    given: AnyModel, values: Mapping[str, Array], *, outputs: Sequence[str] | None, cut_loss: bool
+) -> tuple[ForwardGraph, Sequence[str] | None, Mapping[str, Array]]:
+    """Return a forward model, the names of what is to be computed, None for all that it returns, and its values.
 
     Args:
         given: an evaluation graph, or the model that was trained.
-        own: names of parameters and running statistics.
+        values: parameters and running statistics, by name.
         outputs: names of what is to be computed; default the model's own outputs.
         cut_loss: whether a loss stands behind the model's outputs.
+
+    Returns:
+        All of it; the values are those that were given, and constants that the model takes from the file it is in.
 
     Raises:
         InputError: if it cannot be used, or does not tell its outputs.
     """
-    data, folder = _read(given, own, outputs=outputs, cut_loss=cut_loss)
+    data, folder = _read(given, values, outputs=outputs, cut_loss=cut_loss)
     if outputs is None and cut_loss:
         outputs = _names(metadata_of(data)[OUTPUTS_KEY])
+    around = _stored(given) if isinstance(data, bytes) else None
     forward = ForwardGraph(data, folder)
+    if around is not None:
+        values = joined(_constants_of(*around, forward.inputs), values)
     read_whole(forward)
     take_from_store(forward)
-    return forward, outputs
+    return forward, outputs, values
 
 
-def stored_constants(given: AnyModel | None) -> Values | None:
+def stored_constants(given: AnyModel | None) -> Mapping[str, Array] | None:
     """Return the initializers in an evaluation graph's file, read when they are asked for; None if it is another one.
 
     Raises:
@@ -58,11 +65,21 @@ def stored_constants(given: AnyModel | None) -> Values | None:
     found = _stored(given)
     if found is None:
         return None
-    forward = ForwardGraph(*found)
+    constants, packed = _constants_of(*found), _packed(found[0])
+    if packed is None:
+        return constants
+    return joined(_constants_of(packed, found[1]), constants)
+
+
+def _constants_of(data: Bytes, folder: Path, names: Collection[str] | None = None) -> Values:
+    """Return initializers of a model; those of some names, or all."""
+    forward = ForwardGraph(data, folder, only_weights=True)
     kinds = {
         name: Kind(NAMES[weight.kind], weight.dims)
         for name, weight in forward.weights.items()
-        if weight.kind in NAMES and (weight.elements is not None or weight.file is not None)
+        if (names is None or name in names)
+        and weight.kind in NAMES
+        and (weight.elements is not None or weight.file is not None)
     }
 
     def pieces(name: str) -> Iterator[memoryview]:
@@ -76,7 +93,7 @@ def stored_constants(given: AnyModel | None) -> Values | None:
             room[place : place + len(piece)] = piece
             place += len(piece)
 
-    return Values(given, kinds, read_into, pieces)
+    return Values("the evaluation graph", kinds, read_into, pieces)
 
 
 def _read(
@@ -84,7 +101,8 @@ def _read(
 ) -> tuple[Bytes, Path]:
     stored = _stored(given)
     if stored is not None:
-        return stored
+        packed = _packed(stored[0])
+        return stored if packed is None else (packed, stored[1])
     from poet_onnx.gradients.inference import forward_model
     from poet_onnx.graph.loading import as_model
 
@@ -96,6 +114,11 @@ def _stored(given: AnyModel | None) -> tuple[Bytes, Path] | None:
     if not isinstance(given, (str, os.PathLike)) or OUTPUTS_KEY not in read_metadata(given):
         return None
     return opened(given), Path(given).parent
+
+
+def _packed(file: Bytes) -> bytes | None:
+    """Return the forward model within the file of an evaluation graph; None where that is exported itself."""
+    return unpack_forward(metadata_of(file))
 
 
 def _names(text: str) -> list[str]:

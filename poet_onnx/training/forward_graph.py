@@ -107,17 +107,19 @@ class Weight(NamedTuple):
 class ForwardGraph:
     """A model whose graph is read."""
 
-    def __init__(self, data: Bytes, folder: Path) -> None:
+    def __init__(self, data: Bytes, folder: Path, *, only_weights: bool = False) -> None:
         """Read it.
 
         Args:
             data: the model.
             folder: where its external data are.
+            only_weights: read no nodes, and no types of values inside.
 
         Raises:
             InputError: if it is damaged, or its external data are not where they may be.
         """
         self.data, self._folder = data, folder.resolve()
+        self._skipped = (NODE, VALUE_INFO) if only_weights else ()
         self.nodes: list[Node] = []
         self.weights: dict[str, Weight] = {}
         self.inputs: dict[str, Field] = {}
@@ -214,6 +216,8 @@ class ForwardGraph:
     def _read_graph(self, graph: Field) -> None:
         named: Mapping[int, dict[str, Field]] = {INPUT: self.inputs, OUTPUT: self.outputs, VALUE_INFO: self.types}
         for field in fields(self.data, graph):
+            if field.number in self._skipped:
+                continue
             if field.number == NODE:
                 self.nodes.append(self.read_node(field))
             elif field.number == INITIALIZER:

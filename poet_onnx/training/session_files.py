@@ -137,7 +137,7 @@ class SessionFiles:
         if outputs is not None:
             check_outputs(outputs)
         values = self._memory.values(constants=model is None)
-        forward, wanted = open_forward(source, values, outputs=outputs, cut_loss=model is None)
+        forward, wanted, values = open_forward(source, values, outputs=outputs, cut_loss=model is None)
         merged = self._model.adapters if merge else None
         types = free_batch_of(forward, batch)
         write_inference_model(path, forward, values, outputs=wanted, merged=merged, batch=types)

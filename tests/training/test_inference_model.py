@@ -154,7 +154,7 @@ def forward(folder: Path, text: str, arrays: Mapping[str, Any], **options: Any) 
     infer_types(model)
     model.metadata_props["poet.outputs"] = "[]"
     save_model(model, folder / "forward.onnx", **options)
-    return open_forward(folder / "forward.onnx", (), outputs=None, cut_loss=False)[0]
+    return open_forward(folder / "forward.onnx", {}, outputs=None, cut_loss=False)[0]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 77, 1030])

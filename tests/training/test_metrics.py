@@ -13,7 +13,7 @@ from torch import nn
 import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.errors import InputError
-from poet_onnx.rewriting.evaluation import _MOST_OUTPUT_BYTES
+from poet_onnx.gradients.evaluation_graph import MOST_OUTPUT_BYTES
 
 IDS, WORDS = torch.arange(12).reshape(3, 4) % 7, 7
 LABELS = torch.tensor([[1, 2, -100, 3], [-100, 0, 0, 5], [6, -100, 1, 1]])
@@ -74,7 +74,7 @@ def test_metrics_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_large_outputs_are_not_kept(tmp_path: Path) -> None:
-    classes = _MOST_OUTPUT_BYTES // (4 * IDS.numel()) + 1
+    classes = MOST_OUTPUT_BYTES // (4 * IDS.numel()) + 1
     session = session_of(Tagger(classes), tmp_path, "training")
     assert np.isfinite(session.evaluate([(IDS, LABELS)])["loss"])
     with pytest.raises(InputError, match=r"no accuracy of labels 'labels' \[3, 4\] and no outputs: give a function"):
