@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from deep import sampled
 from fenced_blocks import fenced_blocks
 from folders import ROOT
 
@@ -98,7 +97,8 @@ def calls_for(diff: str) -> Iterator[tuple[str, ...]]:
         yield from own or [tests for folder, tests in TESTS.items() if name.startswith(folder)]
 
 
-@pytest.mark.parametrize("section", sampled(EXAMPLES, "A gradient"))
+@pytest.mark.deep
+@pytest.mark.parametrize("section", EXAMPLES)
 def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable[..., Path]) -> None:
     folder = tmp_path / "sources"
     folder.mkdir()

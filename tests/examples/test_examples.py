@@ -8,7 +8,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from deep import sampled
 from fenced_blocks import EXAMPLES
 from folders import ROOT
 from following import follow
@@ -31,7 +30,8 @@ def test_every_example_has_a_page_and_a_test() -> None:
     assert all(f"]({name}/README.md)" in listed for name in folders)
 
 
-@pytest.mark.parametrize("name", sampled(LEARNED, "wake_word"))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", LEARNED)
 def test_the_board_learns(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     shutil.copytree(ROOT / "examples" / name, folder, ignore=shutil.ignore_patterns("*.onnx", "*.np?", "words"))

@@ -72,6 +72,7 @@ def test_a_node_without_addresses_is_refused() -> None:
         read_region(made)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("target", sampled(["training", "stock"], "stock"))
 def test_a_rewritten_model_begins_with_it_and_passes_the_checker(
     model_path: Callable[..., Path], tmp_path: Path, target: str

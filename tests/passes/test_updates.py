@@ -63,6 +63,7 @@ def takes_shape(node: ir.Node, index: int) -> bool:
     return node.op_type == "Slice" and index == 0 and all(takes_shape(*use) for use in node.outputs[0].uses())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "budget", "target"), sampled(BUDGETS, BUDGETS[2], BUDGETS[3]))
 def test_every_reader_stands_before_the_update(
     model_path: Callable[..., Path], name: str, budget: str, target: str
@@ -90,6 +91,7 @@ def test_every_reader_stands_before_the_update(
     assert result.plan.prediction.recomputed_nodes or result.plan.part_bytes
 
 
+@pytest.mark.deep
 def test_parts_of_a_gradient_update_the_whole_parameter(model_path: Callable[..., Path]) -> None:
     result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="50%", optimizer="sgd", gap=0.9)
     assert result.plan.part_bytes is not None

@@ -118,6 +118,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_form(path: Path, result: R
     assert as_bytes(source) == before, "the model given must not change"
 
 
+@pytest.mark.deep
 def test_the_pipeline_does_the_same(path: Path, result: RewriteResult) -> None:
     passes = poet_onnx.pipeline(**OPTIONS)
     assert isinstance(passes, InPlacePass)
@@ -235,6 +236,7 @@ def test_on_the_stock_runtime_the_budget_has_room_for_what_it_adds_to_blocks(pat
     poet_onnx.rewrite(path, target="stock", device="a72", activation_budget=smallest, split=False)
 
 
+@pytest.mark.deep
 def test_recompute_and_paging_can_be_left_out(path: Path) -> None:
     without_paging = poet_onnx.rewrite(path, paging=False, **OPTIONS).rewritten
     assert without_paging.page_in_bytes == without_paging.page_out_bytes == 0

@@ -38,6 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.deep
 def test_writes_four_artifacts_and_one_line(tmp_path: Path) -> None:
     done = run("mlp-mse", "--batch", "3", "-o", str(tmp_path / "new" / "directory"))
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deep import sampled
 from paged_problem import IN, OUT, compute, page, paged_problem, tensor
 from random_plans import random_plan
 from real_problems import prepare
@@ -56,7 +57,7 @@ def test_an_heir_lengthens_the_life_of_what_it_takes_over() -> None:
     assert values == [Block(0, 2, 400, VALUE, "a"), Block(2, 2, 40, VALUE, "c", leaves=True)]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sampled(range(5), 0, 1))
 @pytest.mark.parametrize("name", ["densenet", "transformer", "bert-2"])
 def test_blocks_are_the_versions_that_the_passes_write(model_path: Callable[..., Path], name: str, seed: int) -> None:
     _, problem = prepare(model_path(name))

@@ -161,6 +161,7 @@ def test_dropout_draws_anew_in_each_step(exporter: str, tmp_path: Path) -> None:
     assert len(losses) == 4
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("exporter", sampled(EXPORTERS, "dynamo"))
 def test_tied_weights_are_one_parameter_and_stay_tied(exporter: str, tmp_path: Path) -> None:
     decoder = Decoder(tied=True, layers=1)

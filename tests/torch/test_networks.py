@@ -12,7 +12,7 @@ from torch_table import COLUMNS, GRADIENT_BOUND, USUAL, outcome, read
 from torch_training import compare, prepare, train_on_stock
 
 SHOWN = {**SIX, **TRANSFORMERS}
-OFTEN = [(list(SHOWN)[-1], *USUAL[0]), ("GRU", *USUAL[1])]
+OFTEN = [(list(SHOWN)[-1], *USUAL[0])]
 EVERY = [(name, *column) for name in NETWORKS for column in COLUMNS]
 LONG, LONG_BOUND = 50, 5e-3
 """Steps, and how far losses may be apart: torch's own in single and double precision are by 1.3e-3 for the U-Net."""

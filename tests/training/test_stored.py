@@ -286,6 +286,7 @@ def test_a_disk_without_room_is_said_to_be_the_stores(nets: dict[str, Path], tmp
         signal.signal(signal.SIGXFSZ, handler)
 
 
+@pytest.mark.deep
 def test_adapters_are_loaded_into_a_store_and_models_are_exported_piece_by_piece(
     nets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_gradients_that_wait_in_a_store_give_the_bits_of_those_in_ram(
     assert sum(stored.resident_bytes.values()) < 0.2 * sum(resident.resident_bytes.values())
 
 
+@pytest.mark.deep
 def test_training_goes_on_in_the_middle_of_an_update(nets: dict[str, Path], tmp_path: Path) -> None:
     options = {"accumulation_steps": 3, "clip_norm": True}
     resident = session_of(rewritten(nets["image"], tmp_path / "ram.onnx", **options), clip_norm=NORM)

@@ -120,6 +120,7 @@ def compare(right: Arrays, found: Arrays) -> None:
     assert {layer: error for layer, error in errors.items() if not error <= GRADIENT_ERROR} == {}
 
 
+@pytest.mark.deep
 def test_every_layer_has_its_gradient(everything: Path) -> None:
     compare(run_step(*step(everything, "training")), run_step(*step(everything, "stock")))
 
