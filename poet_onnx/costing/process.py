@@ -35,9 +35,13 @@ _CHECKPOINTED = (Role.PARAMETER, Role.FROZEN, Role.HANDLE, Role.MOMENT, Role.STA
 _EXPORTING_BYTES_PER_NODE = 700
 """Names of a node of the forward pass and of what it makes: 640 were measured."""
 
-_UNPACKED_BYTES_PER_NODE = 800
+_UNPACKED_BYTES_PER_NODE = 1_200
 """Besides, of a node of a decoder whose graph is in the file of another one: 300 to 1,100 were measured (Qwen2 of 4
 to 24 layers with 4-bit weights, stock onnxruntime 1.31, Python 3.11), 400 of them its message."""
+
+_CONSTANT_COPIES = 2
+"""Of a constant that evaluation alone has: what was read of the file leaves its place in the heap (3.3 MB in a decoder
+of 24 layers, stock onnxruntime 1.31)."""
 
 _SECOND_SESSION_BYTES = 800_000
 """A second session takes this besides its nodes and values: .3 to .7 MB were measured (ResNet-18, U-Net; stock
@@ -360,7 +364,8 @@ def evaluation_memory(
     session_bytes = nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0
     shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
-    session_bytes += sum(tensor.size_bytes for tensor in _constants(graph) if tensor not in shared)
+    own_bytes = sum(tensor.size_bytes for tensor in _constants(graph) if tensor not in shared)
+    session_bytes += own_bytes * (_CONSTANT_COPIES if costs.session_bytes else 1)
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
     return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
 

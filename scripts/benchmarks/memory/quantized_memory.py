@@ -46,8 +46,8 @@ SIZES: dict[str, dict[str, int]] = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2},
     "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2},
 }
-FIELDS = ("weights", "layers", "words", "tokens", "steps", "nodes", "predicted_mib", "peak_mib", "step_seconds")
-FIELDS += ("read_mib", "written_mib", "digest")
+FIELDS = ("weights", "optimizer", "layers", "words", "tokens", "steps", "nodes", "predicted_mib")
+FIELDS += ("peak_mib", "step_seconds", "read_mib", "written_mib", "digest")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,6 +99,7 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return {
         "weights": way,
+        "optimizer": options.optimizer,
         "layers": options.layers,
         "words": options.words,
         "tokens": options.tokens,
