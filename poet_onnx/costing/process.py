@@ -43,6 +43,10 @@ _CONSTANT_COPIES = 2
 """Of a constant that evaluation alone has: what was read of the file leaves its place in the heap (3.3 MB in a decoder
 of 24 layers, stock onnxruntime 1.31)."""
 
+_SINGLE_NODES, _SINGLE_NODE_BYTES = ("AddLowRank", "Attend", "GatedActivate", "RmsNormalize", "Rotate"), 12_000
+"""Nodes of a whole part of a layer: both sessions take as much besides for each one of evaluation (1.5 and 3.6 MB in
+decoders of 12 and 24 layers, stock onnxruntime 1.31)."""
+
 _SECOND_SESSION_BYTES = 800_000
 """A second session takes this besides its nodes and values: .3 to .7 MB were measured (ResNet-18, U-Net; stock
 onnxruntime 1.31), most of it code that evaluation runs and training does not."""
@@ -366,6 +370,8 @@ def evaluation_memory(
     shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
     own_bytes = sum(tensor.size_bytes for tensor in _constants(graph) if tensor not in shared)
     session_bytes += own_bytes * (_CONSTANT_COPIES if costs.session_bytes else 1)
+    if costs.session_bytes:
+        session_bytes += _SINGLE_NODE_BYTES * sum(node.op_type in _SINGLE_NODES for node in graph.nodes)
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
     return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
 
