@@ -19,6 +19,25 @@ _UPDATE_SECONDS = 0.2
 _MOST_SECONDS = 5.0
 
 
+def ask_firmware(command: str, question: str) -> str:
+    """Return what a Raspberry Pi's firmware prints.
+
+    Args:
+        command: path of its tool, `vcgencmd`.
+        question: that the tool takes.
+
+    Raises:
+        OSError: if the tool cannot be run, or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            [command, question], capture_output=True, text=True, errors="replace", timeout=_MOST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{command} took longer than {_MOST_SECONDS:.0f} s") from error
+    return done.stdout
+
+
 class PmicSensor:
     """All rails of the chip that tell current and voltage."""
 
@@ -34,18 +53,7 @@ class PmicSensor:
         Raises:
             OSError, ValueError: if it cannot be read.
         """
-        try:
-            done = subprocess.run(
-                [self._command, "pmic_read_adc"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_MOST_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise OSError(f"{self._command} took longer than {_MOST_SECONDS:.0f} s") from error
-        return rails_watts(done.stdout)
+        return rails_watts(ask_firmware(self._command, "pmic_read_adc"))
 
 
 def rails_watts(text: str) -> float:

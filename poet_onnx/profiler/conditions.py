@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from poet_onnx.costing.conditions import Conditions
+from poet_onnx.energy.pmic import ask_firmware
 
 SYSTEM = Path("/sys")
 _LONGEST = 100
@@ -32,7 +32,6 @@ _PROCESSOR_ZONES = ("cpu", "pkg", "core", "soc")
 
 _MOST_CELSIUS = 200.0
 _MOST_DIGITS = 9
-_MOST_TOOL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -122,17 +121,9 @@ class Watch:
         if self._tool is None:
             return ""
         try:
-            done = subprocess.run(
-                [self._tool, "get_throttled"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_MOST_TOOL_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            return ask_firmware(self._tool, "get_throttled").strip()
+        except OSError:
             return ""
-        return done.stdout.strip()
 
 
 def board_model(system: Path = SYSTEM) -> str:
