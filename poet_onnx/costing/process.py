@@ -12,7 +12,9 @@ from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import SHARED_BYTES
 from poet_onnx.graph import Phase, Role, Tensor, TrainingGraph
-from poet_onnx.graph.operators import Call
+from poet_onnx.graph.operators import Call, attention, low_rank, rotary
+from poet_onnx.graph.operators.activations import GATED_ACTIVATE
+from poet_onnx.graph.operators.normalization import RMS_NORMALIZE
 from poet_onnx.graph.operators.panels import comparing_bytes
 from poet_onnx.graph.operators.stored import COLLECTS, PAGE_BYTES
 
@@ -43,7 +45,8 @@ _CONSTANT_COPIES = 2
 """Of a constant that evaluation alone has: what was read of the file leaves its place in the heap (3.3 MB in a decoder
 of 24 layers, stock onnxruntime 1.31)."""
 
-_SINGLE_NODES, _SINGLE_NODE_BYTES = ("AddLowRank", "Attend", "GatedActivate", "RmsNormalize", "Rotate"), 12_000
+_SINGLE_NODES = (low_rank.ADD, attention.ATTEND, GATED_ACTIVATE, RMS_NORMALIZE, rotary.ROTATE)
+_SINGLE_NODE_BYTES = 12_000
 """Nodes of a whole part of a layer: both sessions take as much besides for each one of evaluation (1.5 and 3.6 MB in
 decoders of 12 and 24 layers, stock onnxruntime 1.31)."""
 
