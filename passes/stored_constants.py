@@ -11,11 +11,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import CODES_SUFFIX, METADATA, OWN_PREFIX, Constant
-from poet_onnx.files.embedded import Elsewhere, EmbeddedTensor
+from poet_onnx.files.embedded import Elsewhere
 from poet_onnx.files.hashes import hash_of
-from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.files.values import Kind, Values
-from poet_onnx.graph.extract import constant_array
+from poet_onnx.graph.extract import constant_array, constant_view
 from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 
 Array = npt.NDArray[np.generic]
@@ -75,7 +74,7 @@ class StoredConstants:
             self.kinds[name] = Constant(key.dtype, key.shape, key.digest)
             self._found[key] = name, False
             if len(key.shape) == 2:
-                turned = _Key(key.dtype, key.shape[::-1], hash_of(_blocks(_looked_at(name, tensor).T)))
+                turned = _Key(key.dtype, key.shape[::-1], hash_of(_blocks(constant_view(name, tensor).T)))
                 self._found.setdefault(turned, (name, True))
 
     def find(self, value: ir.Value) -> tuple[str, bool] | None:
@@ -110,12 +109,7 @@ def _pieces(name: str, tensor: ir.TensorProtocol) -> Iterator[memoryview]:
     """Yield the bytes of a tensor."""
     if isinstance(tensor, Elsewhere):
         return tensor.chunks()
-    return _blocks(_looked_at(name, tensor))
-
-
-def _looked_at(name: str, tensor: ir.TensorProtocol) -> Array:
-    """Return the numbers of a tensor, to be looked at and forgotten."""
-    return tensor.looked_at() if isinstance(tensor, (EmbeddedTensor, TurnedTensor)) else constant_array(name, tensor)
+    return _blocks(constant_view(name, tensor))
 
 
 def _blocks(array: Array) -> Iterator[memoryview]:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.files.embedded import Elsewhere, EmbeddedTensor
-from poet_onnx.graph.extract import constant_array
+from poet_onnx.files.embedded import Elsewhere
+from poet_onnx.graph.extract import constant_array, constant_view
 from poet_onnx.passes.quantized.blocks import Floats, quantized
 
 
@@ -74,8 +74,7 @@ def _rows(
         rows, columns = tensor.shape.numpy()
         # what was read of the file leaves the process's memory with each part
         return lambda start, end: _part(tensor, start, end, columns), (rows, columns)
-    found = tensor.looked_at() if isinstance(tensor, EmbeddedTensor) else constant_array(name, tensor)
-    array = np.asarray(found, np.float32)
+    array = np.asarray(constant_view(name, tensor), np.float32)
     matrix = array.T if turns else array
     return lambda start, end: matrix[start:end], (matrix.shape[0], matrix.shape[1])
 

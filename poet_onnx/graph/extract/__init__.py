@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet_onnx.graph.extract.build import extract, plain_attributes
-from poet_onnx.graph.extract.contents import constant_array, infer_types
+from poet_onnx.graph.extract.contents import constant_array, constant_view, infer_types
 from poet_onnx.graph.extract.load import check_structure, declare_known_ir, load_model, read_proto
 from poet_onnx.graph.extract.makers import check_derivative, check_training, is_step
 from poet_onnx.graph.extract.number_types import TO_FLOAT, check_number_types
@@ -18,6 +18,7 @@ __all__ = [
     "check_training",
     "check_wellformed",
     "constant_array",
+    "constant_view",
     "declare_known_ir",
     "extract",
     "infer_types",

@@ -10,6 +10,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.embedded import EmbeddedTensor
+from poet_onnx.files.turned_tensor import TurnedTensor
 
 Array = npt.NDArray[np.generic]
 
@@ -30,6 +32,15 @@ def constant_array(name: str, tensor: ir.TensorProtocol | None) -> Array:
     if array is None:
         raise InputError(f"Initializer '{name}' has no data: export the model again.")
     return array
+
+
+def constant_view(name: str, tensor: ir.TensorProtocol | None) -> Array:
+    """Return the numbers of an initializer where they are, to be looked at and forgotten: a file's are mapped.
+
+    Raises:
+        InputError: as `constant_array`.
+    """
+    return tensor.looked_at() if isinstance(tensor, (EmbeddedTensor, TurnedTensor)) else constant_array(name, tensor)
 
 
 def infer_types(model: ir.Model) -> None:
