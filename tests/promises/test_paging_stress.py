@@ -88,12 +88,9 @@ def test_resident_memory_follows_the_allocator_with_the_documented_settings(grap
 SLOW = Throttle(page_out_bytes_per_second=4e8, page_in_bytes_per_second=8e8)
 
 
-TIGHT = [("unet", "80%"), ("bert-2", "10%")]
-
-
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(each, marks=pytest.mark.deep if each[0] == "unet" else []) for each in TIGHT],
+    params=[pytest.param(("unet", "80%"), marks=pytest.mark.deep), ("bert-2", "10%")],
     ids=["unet", "bert-2"],
 )
 def tight(
