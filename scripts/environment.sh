@@ -79,12 +79,34 @@ install() {
     fi
 }
 
-# install_editable FOLDER EXTRAS: install the project into FOLDER's environment; one at a time, for all share a build folder.
+# requirements FOLDER EXTRA...: print what these extras of the project need, a line each; what it needs itself is "project".
+requirements() {
+    local python=$1/bin/python
+    shift
+    "$python" - "$ROOT/pyproject.toml" "$@" <<'END'
+import sys
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+with open(sys.argv[1], "rb") as file:
+    project = tomllib.load(file)["project"]
+needed = {**project["optional-dependencies"], "project": project["dependencies"]}
+print(*(package for extra in sys.argv[2:] for package in needed[extra]), sep="\n")
+END
+}
+
+# install_editable FOLDER: install the project itself into FOLDER's environment, one at a time, for all share a build folder.
+# They also share the tools that build: CMake builds everything again where its tools are in another place.
 install_editable() {
+    local tools
+    tools=$ROOT/build/tools-$("$1/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     mkdir -p "$ROOT/build"
     (
         flock 9
-        install "$1" --editable "$ROOT[$2]"
+        [ -e "$tools/complete" ] || install "$1" --target "$tools" --upgrade 'scikit-build-core>=0.10' 'cmake>=3.20' 'ninja>=1.11'
+        touch "$tools/complete"
+        PYTHONPATH=$tools install "$1" --no-deps --no-build-isolation --editable "$ROOT"
     ) 9>"$ROOT/build/editable.lock"
 }
 
@@ -102,15 +124,19 @@ build_hash() {
 training_environment() {
     VENV=$ROOT/.venv
     require_compiler
-    local hash
+    local hash packages
     hash=$(build_hash training)
     make_environment "$VENV" 11 # onnxruntime-training has no later wheel
     if [ "$(cat "$VENV/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$VENV/poet-installed"
         say "installing torch (about 200 MB)"
-        install "$VENV" torch==2.13.0 # spelled exactly so: any other spelling may pull in gigabytes of CUDA
-        say "building the custom operators, installing poet-onnx and what it needs"
-        install_editable "$VENV" training,dev
+        # Spelled exactly so: any other spelling may pull in gigabytes of CUDA. Python compiles what it imports, a fifth of it.
+        install "$VENV" --no-compile torch==2.13.0
+        say "installing what poet-onnx needs"
+        mapfile -t packages < <(requirements "$VENV" project training dev)
+        install "$VENV" --no-compile "${packages[@]}"
+        say "building the custom operators, installing poet-onnx"
+        install_editable "$VENV"
         printf '%s' "$hash" >"$VENV/poet-installed"
     fi
     export PATH=$VENV/bin:$PATH
@@ -118,14 +144,16 @@ training_environment() {
 
 # stock_environment: set STOCK_PYTHON to the interpreter of an environment with the stock onnxruntime and the project, up to date.
 stock_environment() {
-    local folder=$ROOT/.venv-stock hash
+    local folder=$ROOT/.venv-stock hash packages
     require_compiler
     hash=$(build_hash stock)
     make_environment "$folder" "$STOCK_MINORS"
     if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$folder/poet-installed"
         say "building the custom operators, installing poet-onnx and the stock onnxruntime"
-        install_editable "$folder" stock
+        mapfile -t packages < <(requirements "$folder" project stock)
+        install "$folder" "${packages[@]}"
+        install_editable "$folder"
         printf '%s' "$hash" >"$folder/poet-installed"
     fi
     STOCK_PYTHON=$folder/bin/python
@@ -140,14 +168,9 @@ stock_tests() {
 # docs_environment: set DOCS_PYTHON to the interpreter of an environment that builds the documents; the project is not in it.
 docs_environment() {
     local folder=$ROOT/.venv-docs packages hash
-    make_environment "$folder" "11 12 13 14" # 3.10 has no tomllib
+    make_environment "$folder" "$STOCK_MINORS"
     DOCS_PYTHON=$folder/bin/python
-    mapfile -t packages < <("$DOCS_PYTHON" - "$ROOT/pyproject.toml" <<'END'
-import sys, tomllib
-with open(sys.argv[1], "rb") as file:
-    print("\n".join(tomllib.load(file)["project"]["optional-dependencies"]["docs"]))
-END
-    )
+    mapfile -t packages < <(requirements "$folder" docs)
     hash=$(fingerprint "${packages[*]}" /dev/null)
     if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
         say "installing what builds the documents"

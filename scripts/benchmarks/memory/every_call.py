@@ -27,11 +27,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from quantized_memory import LORA
+from quantized_memory import exported as exported_decoder
+
 PIXELS = "pixels"
 """Scores for each pixel of large images, [N, C, H, W], with labels [N, H, W]: nearly all of its RAM is the loss's."""
 
 DECODER = "decoder-24"
 """A causal language model of 24 layers: its step has 2,500 nodes."""
+
+ADAPTERS = "qwen2-lora"
+"""Adapters of a decoder whose weights of 4 bits live in a store; layers are those of Qwen2-0.5B."""
+
+ADAPTERS_SHAPE = argparse.Namespace(size="0.5B", layers=8, words=8000, tokens=128)
+ADAPTERS_OPTIONS = {"loss": "causal-lm", "lora": LORA, "quantize": "4bit", "store": "always", "paging": False}
 
 WORKER = Path(__file__).with_name("every_call_worker.py")
 MODELS = {
@@ -44,6 +53,7 @@ MODELS = {
     "vit": 4,
     "bert-2": 1,
     DECODER: 1,
+    ADAPTERS: 1,
 }
 """Batch sizes by name of scripts/models.py: among them a decoder (gpt) and one with dropout (transformer)."""
 
@@ -98,6 +108,8 @@ def lived(name: str, threads: int, folder: Path, python: str) -> Row:
     result = rewritten(forward, parameters, threads)
     result.save(model)
     job = {"model": str(model), "checkpoint": str(folder / "checkpoint"), "threads": threads}
+    if result.plan.stored:
+        job["store"] = str(model.with_suffix(".store"))
     first = process({**job, "exported": str(folder / "trained.onnx")}, result.budget_bytes, python)
     second = process(job, result.budget_bytes, python) if "problem" not in first else {"problem": "not run"}
     problems = [run["problem"] for run in (first, second) if "problem" in run]
@@ -130,15 +142,19 @@ def exported(name: str, folder: Path) -> tuple[Path, list[str]]:
     from export_models import export_forward, quiet
     from models import RECIPES, Recipe, images, sequences
 
+    if name == ADAPTERS:
+        own = folder / name
+        own.mkdir(exist_ok=True)
+        return exported_decoder(own, ADAPTERS_SHAPE), []
     path = folder / f"{name}.onnx"
     torch.manual_seed(0)
-    own = {
+    made = {
         PIXELS: Recipe(pixels, functools.partial(images, 256)),
         DECODER: Recipe(
             functools.partial(Gpt, 24, 128, 4, vocabulary=1000, length=128), functools.partial(sequences, 128, 1000)
         ),
     }
-    recipe = (RECIPES | own)[name]
+    recipe = (RECIPES | made)[name]
     module = recipe.build()
     if not path.exists():
         with quiet():
@@ -158,9 +174,12 @@ def rewritten(forward: Path, parameters: Sequence[str], threads: int) -> Any:
     from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError, LimitReachedError
 
-    plain = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads, "gap": 0.05}
-    plain["store"] = "never"  # all of the state in RAM
-    plain["train"] = parameters  # that vit's class token is one, an ONNX file does not tell
+    plain: dict[str, Any] = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads}
+    plain |= {"gap": 0.05, "store": "never"}  # all of the state in RAM
+    if parameters:
+        plain["train"] = parameters  # that vit's class token is one, an ONNX file does not tell
+    else:
+        plain |= ADAPTERS_OPTIONS
     ordered = rewrite(forward, **plain)
     budget = round(ordered.process.peak_bytes - (1 - SHARE) * ordered.rewritten.transient_peak_bytes)
     for _ in range(ATTEMPTS):

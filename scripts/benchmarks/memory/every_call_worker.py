@@ -45,7 +45,11 @@ def live(job: Mapping[str, Any]) -> dict[str, Any]:
     stem = model.removesuffix(".onnx")
     with count_arena() as arena:
         session = poet_onnx.TrainingSession(
-            model, f"{stem}.safetensors", eval_model=f"{stem}.eval.onnx", threads=job["threads"]
+            model,
+            f"{stem}.safetensors",
+            eval_model=f"{stem}.eval.onnx",
+            threads=job["threads"],
+            store=job.get("store"),
         )
         batches = Batches(session, classes=2)
         if "exported" in job:
