@@ -97,7 +97,7 @@ END
 }
 
 # install_editable FOLDER: install the project itself into FOLDER's environment, one at a time, for all share a build folder.
-# They also share the tools that build: CMake builds everything again where its tools are in another place.
+# They also share the tools that build: everything is built again where these are others, or in another place.
 install_editable() {
     local tools
     tools=$ROOT/build/tools-$("$1/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -106,7 +106,7 @@ install_editable() {
         flock 9
         [ -e "$tools/complete" ] || install "$1" --target "$tools" --upgrade 'scikit-build-core>=0.10' 'cmake>=3.20' 'ninja>=1.11'
         touch "$tools/complete"
-        PYTHONPATH=$tools install "$1" --no-deps --no-build-isolation --editable "$ROOT"
+        PATH=$tools/bin:$PATH PYTHONPATH=$tools install "$1" --no-deps --no-build-isolation --editable "$ROOT"
     ) 9>"$ROOT/build/editable.lock"
 }
 
