@@ -69,7 +69,7 @@ def live(job: Mapping[str, Any]) -> dict[str, Any]:
         if "exported" in job:
             if losses != expected:
                 raise SystemExit(f"losses after going back to the checkpoint: {losses} in place of {expected}")
-            session.export_inference_model(job["exported"])
+            session.export_inference_model(job["exported"], merge="store" not in job)  # 4 bits would lose adapters
             if not Path(job["exported"]).stat().st_size:
                 raise SystemExit("the exported model is empty")
             note("exported")
