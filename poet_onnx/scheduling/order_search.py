@@ -25,9 +25,10 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
+from poet_onnx.scheduling.eviction import evict_and_count
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order
-from poet_onnx.scheduling.quick_plan import evict_and_count, quick_plan
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.steps import SimulatedPlan
 
 MOST_WORK = 5_000_000

@@ -14,7 +14,7 @@ from poet_onnx.scheduling.model import Formulation, Restores
 from poet_onnx.simulate import simulate
 
 if TYPE_CHECKING:
-    from poet_onnx.scheduling.quick_plan import Eviction
+    from poet_onnx.scheduling.eviction import Eviction
 
 
 def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:

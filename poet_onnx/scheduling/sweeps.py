@@ -15,12 +15,13 @@ import numpy as np
 
 from poet_onnx.plan import Step
 from poet_onnx.plan.limits import UNLIMITED
+from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
 from poet_onnx.scheduling.liveness import Profile
-from poet_onnx.scheduling.quick_plan import RAM, SEGMENTS, STORAGE, Eviction, keep_checkpoints
+from poet_onnx.scheduling.segments import SEGMENTS, in_segments
 from poet_onnx.scheduling.steps import steps_of_eviction
 
-WAYS = (1, *SEGMENTS)
-"""Numbers of segments of the sweeps: with one, whatever is cheapest leaves RAM."""
+WAYS = ((1, 1), *SEGMENTS)
+"""Numbers of segments of the sweeps, and of their parts: with one, whatever is cheapest leaves RAM."""
 
 STRIDE = 0.93
 """A sweep goes on with this share of the budget before, and halves the way where that cannot be reached."""
@@ -40,9 +41,8 @@ class _Sweep:
         budget_bytes: the lowest one that was reached.
     """
 
-    def __init__(self, profile: Profile, low_bytes: int, segments: int) -> None:
-        self.eviction = Eviction(profile, UNLIMITED.within(low_bytes))
-        keep_checkpoints(self.eviction, segments)
+    def __init__(self, profile: Profile, low_bytes: int, segments: tuple[int, int]) -> None:
+        self.eviction = in_segments(profile, UNLIMITED.within(low_bytes), *segments)
         self.budget_bytes = low_bytes
         self.reaches(profile.peak_bytes)
 
@@ -92,7 +92,7 @@ def fewest_restores(profile: Profile, budgets: Sequence[int]) -> Iterator[tuple[
     """Yield for each budget that a sweep reaches the steps with the fewest runs and transfers that were found."""
     falling = sorted(budgets, reverse=True)
     profile = _equally_priced(profile)
-    best: dict[int, tuple[int, int]] = {}
+    best: dict[int, tuple[int, tuple[int, int]]] = {}
     for segments in WAYS:
         sweep = _Sweep(profile, falling[-1], segments)
         for budget in falling:
@@ -100,7 +100,7 @@ def fewest_restores(profile: Profile, budgets: Sequence[int]) -> Iterator[tuple[
                 break
             best[budget] = min(best.get(budget, (sweep.restores, segments)), (sweep.restores, segments))
     for segments in WAYS:
-        chosen = [budget for budget in falling if best.get(budget, (0, 0))[1] == segments]
+        chosen = [budget for budget in falling if best.get(budget, (0, (0, 0)))[1] == segments]
         sweep = _Sweep(profile, falling[-1], segments)
         for budget in falling if chosen else ():
             if budget < chosen[-1]:

@@ -19,8 +19,9 @@ from poet_onnx.plan import PlanClass
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
+from poet_onnx.scheduling.eviction import Eviction, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile
-from poet_onnx.scheduling.quick_plan import Eviction, evict, quick_plan
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.simulate import simulate
 
 LAYERS, WIDTH, BATCH = 60, 16, 32

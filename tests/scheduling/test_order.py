@@ -22,10 +22,11 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
+from poet_onnx.scheduling.eviction import Eviction, evict, evict_and_count
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
 from poet_onnx.scheduling.order_search import WORK_PER_TRIAL, OrderSearch, order_for
-from poet_onnx.scheduling.quick_plan import Eviction, evict, evict_and_count, quick_plan
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.smallest import smallest_budget
 from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.simulate import simulate

@@ -18,9 +18,9 @@ from poet_onnx.plan.limits import TRANSFER_LIMITS, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.bound import least_overhead_in_order
+from poet_onnx.scheduling.eviction import STORAGE, evict
 from poet_onnx.scheduling.liveness import Liveness, build_instance
 from poet_onnx.scheduling.model import formulate
-from poet_onnx.scheduling.quick_plan import STORAGE, evict
 from poet_onnx.scheduling.refusals import least_moved
 from poet_onnx.simulate import simulate
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.baselines.outcome import Task
+from poet_onnx.scheduling.eviction import DROPPED, STORAGE, Eviction
 from poet_onnx.scheduling.liveness import Liveness
-from poet_onnx.scheduling.quick_plan import DROPPED, STORAGE, Eviction
 from poet_onnx.scheduling.steps import steps_of_eviction
 
 
