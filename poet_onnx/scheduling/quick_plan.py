@@ -1,6 +1,7 @@
 """A quick plan for an order, judged by the simulator: what the order is worth at a budget, without a solver.
 
-An eviction takes milliseconds, so that many orders can be compared: one by one, and by segments.
+An eviction takes milliseconds, so that many orders can be compared. There are three ways: one value after the other, by
+segments, and by segments with parts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, evict
 from poet_onnx.scheduling.liveness import Profile
-from poet_onnx.scheduling.segments import evict_in_segments
+from poet_onnx.scheduling.segments import evict_in_parts, evict_in_segments
 from poet_onnx.scheduling.steps import SimulatedPlan, steps_of_eviction
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
@@ -23,7 +24,7 @@ MOST_CORRECTIONS = 6
 
 def quick_plan(profile: Profile, limits: Limits) -> SimulatedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    plans = [_corrected(profile, limits, way) for way in (evict, evict_in_segments)]
+    plans = [_corrected(profile, limits, way) for way in (evict, evict_in_segments, evict_in_parts)]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 

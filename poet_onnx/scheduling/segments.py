@@ -11,6 +11,7 @@ Of 24 layers, 4 segments of 6 keep 3 + 5 inputs of layers in place of 23, and mo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,18 +19,26 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.eviction import Eviction
 from poet_onnx.scheduling.liveness import Integers, Profile
 
-SEGMENTS = (
-    *((count, 1) for count in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
-    *((3, 4), (4, 4), (4, 6), (4, 7), (4, 8), (6, 6)),
-)
-"""Numbers of segments that are tried, and of parts of each one: transformers have 12, 16, 24, 28, 32 or 36 layers."""
+SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Numbers of segments that are tried."""
+
+PARTS = ((3, 4), (4, 4), (4, 6), (4, 7), (4, 8), (6, 6))
+"""Numbers of segments, and of parts of each one: transformers have 12, 16, 24, 28, 32 or 36 layers."""
 
 
 def evict_in_segments(profile: Profile, limits: Limits) -> Eviction | None:
     """Return the cheapest quick plan by segments that keeps to the limits but the deadline, or None."""
+    return _cheapest(in_segments(profile, limits, count) for count in SEGMENTS)
+
+
+def evict_in_parts(profile: Profile, limits: Limits) -> Eviction | None:
+    """Return the cheapest one by segments with parts, or None; what runs where a segment begins may need more RAM."""
+    return _cheapest(in_segments(profile, limits, segments, parts) for segments, parts in PARTS)
+
+
+def _cheapest(plans: Iterable[Eviction]) -> Eviction | None:
     found = []
-    for segments, parts in SEGMENTS:
-        plan = in_segments(profile, limits, segments, parts)
+    for plan in plans:
         if plan.fill():
             plan.prune()
             found.append(plan)
