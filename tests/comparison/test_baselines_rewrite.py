@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from cli_runs import Cli
-from deep import sampled
 
 from poet_onnx import rewrite, verify
 from poet_onnx.choices import METHODS
@@ -18,8 +17,6 @@ from poet_onnx.scheduling import METHODS as REGISTRY
 OWN = {"checkpoint-all": ("densenet", 1, "100%"), "poet-paper": ("mlp-bce", 256, "75%")}
 """Model, batch size and budget of their own: one keeps everything, the other's program is too hard for the DenseNet."""
 
-SLOW = ("pofo", "checkmate", "poet-recompute")
-"""Methods that take long, or whose program is a part of another one's."""
 
 CASES = [(name, share) for name in ("densenet", "unet", "resnet18", "transformer") for share in ("80%", "70%")]
 
@@ -29,7 +26,7 @@ def test_all_methods_have_a_name_to_type() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("method", sampled(METHODS, *[each for each in METHODS if each not in SLOW][::2]))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_and_is_verified(model_path: Callable[..., Path], tmp_path: Path, method: str) -> None:
     name, batch, budget = OWN.get(method, ("densenet", 1, "95%"))
     path = model_path(name, batch=batch)

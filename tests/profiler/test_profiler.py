@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deep import sampled
 
 import poet_onnx
 from poet_onnx.costing.costs import cost_table
@@ -46,7 +45,7 @@ PROFILED = [
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("name", "batch", "named"), sampled(PROFILED, ("mlp-mse", 2, True)))
+@pytest.mark.parametrize(("name", "batch", "named"), PROFILED)
 def test_a_profile_covers_the_step(
     model_path: Callable[..., Path], tmp_path: Path, name: str, batch: int, named: bool
 ) -> None:

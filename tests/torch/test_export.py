@@ -162,7 +162,7 @@ def test_dropout_draws_anew_in_each_step(exporter: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("exporter", sampled(EXPORTERS, "dynamo"))
+@pytest.mark.parametrize("exporter", EXPORTERS)
 def test_tied_weights_are_one_parameter_and_stay_tied(exporter: str, tmp_path: Path) -> None:
     decoder = Decoder(tied=True, layers=1)
     made = export(decoder, torch.zeros(1, 8, dtype=torch.int64), tmp_path, exporter, loss="cross-entropy-last")

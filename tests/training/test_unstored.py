@@ -10,7 +10,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from deep import sampled
 from export_models import export_forward, quiet
 from onnx.numpy_helper import to_array
 from stored_nets import session_of, train, write_net
@@ -124,7 +123,7 @@ def test_the_model_is_that_of_ram(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("device", sampled(["a72", "host"], "a72"))
+@pytest.mark.parametrize("device", ["a72", "host"])
 def test_adapters_are_merged_with_frozen_weights_of_the_store(
     nets: dict[str, Path], tmp_path: Path, device: str
 ) -> None:
