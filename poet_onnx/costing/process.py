@@ -47,8 +47,8 @@ of 24 layers, stock onnxruntime 1.31)."""
 
 _SINGLE_NODES = (low_rank.ADD, attention.ATTEND, GATED_ACTIVATE, RMS_NORMALIZE, rotary.ROTATE)
 _SINGLE_NODE_BYTES = 9_000
-"""Nodes of a whole part of a layer: both sessions take as much besides for each one of evaluation (.9 to 2.6 MB in
-decoders of 12 and 24 layers, stock onnxruntime 1.31)."""
+"""Nodes of a whole part of a layer: both sessions take so much besides for each one of evaluation. Predictions without
+it were .4 and 2.5 MB too low for decoders of 12 and 24 layers (stock onnxruntime 1.31)."""
 
 _SECOND_SESSION_BYTES = 800_000
 """A second session takes this besides its nodes and values: .3 to .7 MB were measured (ResNet-18, U-Net; stock

@@ -45,6 +45,8 @@ class Eviction:
     """Intervals of an order's values, and where each value is meanwhile.
 
     Attributes:
+        away_from: first place at which the value of each interval is not in RAM, if it leaves. It is the one behind
+            `first`, or `first` itself where only a rerun before that place reads the value.
         visits: intervals that were looked at, a measure of work.
     """
 

@@ -46,7 +46,7 @@ def _cheapest(plans: Iterable[Eviction]) -> Eviction | None:
 
 
 def in_segments(profile: Profile, limits: Limits, segments: int, parts: int = 1) -> Eviction:
-    """Return an eviction in which nothing is made again for what lies behind the end of its segment, or of its part.
+    """Return an eviction with checkpoints: those of segments stay in RAM, those of parts come back and stay.
 
     Args:
         profile: of the order.
@@ -67,8 +67,8 @@ def in_segments(profile: Profile, limits: Limits, segments: int, parts: int = 1)
         for inner in ends[number * parts : (number + 1) * parts - 1]:
             crosses |= (begin < made) & (made <= inner) & (inner < first)
         intervals = np.nonzero(crosses)[0]
-        place = _backward(made, first, last, begin, end)
-        if place is not None and len(intervals):
+        place = _backward(made, first, last, begin, end) if len(intervals) else None
+        if place is not None:
             plan.remake(intervals[np.argsort(made[intervals], kind="stable")], place)
         begin = end
     return plan
