@@ -101,7 +101,7 @@ class AccumulateRows final : public Kernel {
 
 }  // namespace
 
-const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create<Accumulate>, infer_flag};
-const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create<AccumulateRows>, infer_flag};
+const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create<Accumulate>, infer_nothing};
+const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create<AccumulateRows>, infer_nothing};
 
 }  // namespace poet

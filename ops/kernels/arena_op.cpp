@@ -8,6 +8,7 @@
 
 #include "arena/arenas.h"
 #include "kernels/kernel.h"
+#include "process/code_pages.h"
 #include "process/heap.h"
 #include "runtime/allocation_tracker.h"
 
@@ -23,8 +24,7 @@ struct Uncounted {
 
 class ArenaKernel final : public Kernel {
  public:
-  explicit ArenaKernel(const NodeInfo& node)
-      : arena_(arenas::open(ArenaLayout(node.require_int("region_bytes"), node.require_ints("layout")))) {
+  explicit ArenaKernel(const NodeInfo& node) : arena_(opened(node)) {
     give_freed_memory_back();  // what is taken past the region counts by the most that lives at once
   }
   ~ArenaKernel() override { arena_.close(); }
@@ -35,6 +35,14 @@ class ArenaKernel final : public Kernel {
   }
 
  private:
+  static Arena& opened(const NodeInfo& node) {
+    const ArenaLayout layout(node.require_int("region_bytes"), node.require_ints("layout"));
+    // Code that read the model, and what it has freed, are not in memory beside the region.
+    give_freed_memory_back();
+    release_code_pages();
+    return arenas::open(layout);
+  }
+
   Arena& arena_;
 };
 

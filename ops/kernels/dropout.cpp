@@ -82,7 +82,7 @@ class CountedDropout final : public Kernel {
 
 }  // namespace
 
-const OpDefinition kCountedDropout{"CountedDropout", 2, {kUndefined, kBool}, Sharing::kNone, create<CountedDropout>,
-                                   infer_from_input};
+const OpDefinition kCountedDropout{"CountedDropout",     2, {kUndefined, kBool}, Sharing::kNone, create<CountedDropout>,
+                                   infer_type_from_input};
 
 }  // namespace poet

@@ -11,6 +11,6 @@ class Gate final : public Kernel {
 
 }  // namespace
 
-const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, Sharing::kAlways, create<Gate>, infer_from_input};
+const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, Sharing::kAlways, create<Gate>, infer_type_from_input};
 
 }  // namespace poet

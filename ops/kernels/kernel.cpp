@@ -48,7 +48,19 @@ void set_inferred(const Api& api, const OrtShapeInferContext* context, size_t ou
   api.check(api.infer_set_output(context, output, info.get()));
 }
 
+std::string packed_text(const Api& api, const OrtKernelInfo* raw) {
+  size_t size = 0;
+  if (!api.succeeded(api.kernel_info_get_string(raw, "packed", nullptr, &size)) || size == 0) return "";
+  std::string text(size, '\0');
+  api.check(api.kernel_info_get_string(raw, "packed", text.data(), &size));
+  text.resize(std::strlen(text.c_str()));
+  return text;
+}
+
 }  // namespace
+
+NodeInfo::NodeInfo(const Api& api, const OrtKernelInfo* raw, const SessionConfig& config)
+    : api_(api), raw_(raw), config_(config), packed_(packed_text(api, raw)) {}
 
 std::string NodeInfo::name() const {
   size_t size = 0;
@@ -66,11 +78,17 @@ const void* NodeInfo::session() const {
 }
 
 bool NodeInfo::optional_int(const char* attribute, int64_t* value) const {
-  return api_.succeeded(api_.kernel_info_get_int(raw_, attribute, value));
+  return packed_.find(attribute, value) || api_.succeeded(api_.kernel_info_get_int(raw_, attribute, value));
 }
 
 float NodeInfo::require_float(const char* attribute) const {
   float value = 0;
+  int64_t bits = 0;
+  if (packed_.find(attribute, &bits)) {
+    const auto pattern = static_cast<uint32_t>(bits);
+    std::memcpy(&value, &pattern, sizeof value);
+    return value;
+  }
   if (!api_.succeeded(api_.kernel_info_get_float(raw_, attribute, &value)))
     throw Error(std::string("the float attribute '") + attribute + "' is missing");
   return value;
@@ -92,10 +110,12 @@ uint64_t NodeInfo::require_nonnegative(const char* attribute) const {
 }
 
 std::vector<int64_t> NodeInfo::require_ints(const char* attribute) const {
+  std::vector<int64_t> values;
+  if (packed_.find(attribute, &values)) return values;
   size_t count = 0;
   if (!api_.succeeded(api_.kernel_info_get_ints(raw_, attribute, nullptr, &count)))
     throw Error(std::string("the integer list attribute '") + attribute + "' is missing");
-  std::vector<int64_t> values(count);
+  values.resize(count);
   if (count != 0) api_.check(api_.kernel_info_get_ints(raw_, attribute, values.data(), &count));
   return values;
 }
@@ -170,24 +190,40 @@ int64_t Context::input_token(size_t index) const {
   return *static_cast<const int64_t*>(token.data);
 }
 
-const OrtValue* Context::output_value(size_t index, const Shape& shape) {
+OrtValue* Context::find_output(size_t index, const Shape& shape) {
   OrtValue* value = nullptr;
   api_.check(api_.kernel_context_get_output(raw_, index, shape.data(), shape.rank(), &value));
+  return value;
+}
+
+void* Context::data_of(OrtValue* value) {
+  void* data = nullptr;
+  api_.check(api_.get_tensor_mutable_data(value, &data));
+  return data;
+}
+
+const OrtValue* Context::output_value(size_t index, const Shape& shape) {
+  const OrtValue* const value = find_output(index, shape);
   if (value == nullptr) throw Error("output " + std::to_string(index) + " is missing");
   return value;
 }
 
 void* Context::output(size_t index, const Shape& shape) {
-  void* data = nullptr;
-  api_.check(api_.get_tensor_mutable_data(const_cast<OrtValue*>(output_value(index, shape)), &data));
-  return data;
+  return data_of(const_cast<OrtValue*>(output_value(index, shape)));
+}
+
+void* Context::optional_output(size_t index, const Shape& shape) {
+  OrtValue* const value = find_output(index, shape);
+  return value == nullptr ? nullptr : data_of(value);
 }
 
 void Context::output_token(size_t index, int64_t token) {
   *static_cast<int64_t*>(output(index, one_element())) = token;
 }
 
-void Context::output_true(size_t index) { *static_cast<bool*>(output(index, one_element())) = true; }
+void Context::output_true(size_t index) {
+  if (void* const data = optional_output(index, one_element())) *static_cast<bool*>(data) = true;
+}
 
 void Context::forward(const Tensor& input) {
   void* data = output(0, input.layout.shape);
@@ -235,11 +271,16 @@ void infer_nothing(const Api&, const OrtShapeInferContext*) {}
 
 namespace {
 
-// Says that the first `count` outputs are what input 0 is.
+// What is known of input 0, the context's, not to be released; nullptr where nothing is.
+OrtTensorTypeAndShapeInfo* first_input(const Api& api, const OrtShapeInferContext* context) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  return api.succeeded(api.infer_get_input(context, 0, &info)) ? info : nullptr;
+}
+
+// Says that the first `count` outputs are what input 0 is, if it has a shape: none at all looks like a scalar here.
 void infer_outputs(const Api& api, const OrtShapeInferContext* context, size_t count) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's, not to be released
-  // Where nothing is known about the input, nothing is said about the output.
-  if (!api.succeeded(api.infer_get_input(context, 0, &info)) || info == nullptr) return;
+  OrtTensorTypeAndShapeInfo* const info = first_input(api, context);
+  if (info == nullptr || read_shape(api, info).rank() == 0) return;
   for (size_t output = 0; output < count; ++output) api.check(api.infer_set_output(context, output, info));
 }
 
@@ -248,6 +289,11 @@ void infer_outputs(const Api& api, const OrtShapeInferContext* context, size_t c
 void infer_from_input(const Api& api, const OrtShapeInferContext* context) { infer_outputs(api, context, 1); }
 
 void infer_two_from_input(const Api& api, const OrtShapeInferContext* context) { infer_outputs(api, context, 2); }
+
+void infer_type_from_input(const Api& api, const OrtShapeInferContext* context) {
+  if (OrtTensorTypeAndShapeInfo* const info = first_input(api, context))
+    api.check(api.infer_set_output(context, 0, info));
+}
 
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) {
   const OrtOpAttr* attribute = nullptr;

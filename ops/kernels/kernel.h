@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/packed_attributes.h"
 #include "kernels/parallel.h"
 #include "runtime/ort_api.h"
 #include "runtime/session_config.h"
@@ -30,8 +31,7 @@ class Kernel {
 // The node a kernel is made for.
 class NodeInfo {
  public:
-  NodeInfo(const Api& api, const OrtKernelInfo* raw, const SessionConfig& config)
-      : api_(api), raw_(raw), config_(config) {}
+  NodeInfo(const Api& api, const OrtKernelInfo* raw, const SessionConfig& config);
 
   const Api& api() const { return api_; }
   const OrtKernelInfo* raw() const { return raw_; }
@@ -53,6 +53,7 @@ class NodeInfo {
   const Api& api_;
   const OrtKernelInfo* raw_;
   const SessionConfig& config_;
+  PackedAttributes packed_;
 };
 
 struct Memory {
@@ -86,8 +87,9 @@ class Context {
   Tensor input(size_t index) const;
   int64_t input_token(size_t index) const;  // the single int64 of a token or ticket
   void* output(size_t index, const Shape& shape);
+  void* optional_output(size_t index, const Shape& shape);  // nullptr where nobody asks for it
   void output_token(size_t index, int64_t token);
-  void output_true(size_t index = 0);  // one bool
+  void output_true(size_t index = 0);  // one bool, if somebody asks for it
   // Writes input `index` to output 0, which ONNX Runtime lets share its buffer: a copy only where it could not.
   void forward(const Tensor& input);
   // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a
@@ -96,6 +98,8 @@ class Context {
   const OrtValue* output_value(size_t index, const Shape& shape);
 
  private:
+  OrtValue* find_output(size_t index, const Shape& shape);
+  void* data_of(OrtValue* value);
   const Api& api_;
   OrtKernelContext* raw_;
 };
@@ -198,11 +202,13 @@ extern const OpDefinition kAttendGradient;
 extern const OpDefinition kVocabularyLoss;
 extern const OpDefinition kVocabularyLossGradient;
 
-// Shape inference: nothing is said beyond what the model says / the output is what input 0 is / so are two / is of
-// these attributes' type and shape / is one int64 / one bool.
+// Shape inference: nothing is said beyond what the model says / the output is what input 0 is, where that has a shape
+// / so are two / also where it has none, for the type / is of these attributes' type and shape / is one int64 / one
+// bool. An output that may be absent must not be inferred: onnxruntime-training 1.19.2 ends the process then.
 void infer_nothing(const Api& api, const OrtShapeInferContext* context);
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);
 void infer_two_from_input(const Api& api, const OrtShapeInferContext* context);
+void infer_type_from_input(const Api& api, const OrtShapeInferContext* context);
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);
 void infer_flag(const Api& api, const OrtShapeInferContext* context);

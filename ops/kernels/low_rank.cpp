@@ -124,7 +124,8 @@ class AddLowRank final : public Kernel {
     const float scale = *read_floats(context, 4, 1);
     const float* const bias = is_biased_ ? read_floats(context, 5, sizes.made) : nullptr;
     auto* const y = static_cast<float*>(context.output(0, base.layout.shape));
-    auto* const low = static_cast<float*>(context.output(1, ending(x.layout.shape, sizes.rank)));
+    const OptionalFloats made_low(context, 1, ending(x.layout.shape, sizes.rank));
+    float* const low = made_low.get();
     std::optional<Workspace> room;
     if (const uint64_t floats = std::max(first.floats(), second.floats()))
       room.emplace(context.api(), floats * sizeof(float));

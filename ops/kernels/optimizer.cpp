@@ -148,8 +148,8 @@ using UpdateAdam = Update<10, update_adam, 2, 3, 4>;
 
 }  // namespace
 
-const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, Sharing::kNone, create<UpdateSgd>, infer_flag};
-const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, Sharing::kNone, create<UpdateMomentum>, infer_flag};
-const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, Sharing::kNone, create<UpdateAdam>, infer_flag};
+const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, Sharing::kNone, create<UpdateSgd>, infer_nothing};
+const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, Sharing::kNone, create<UpdateMomentum>, infer_nothing};
+const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, Sharing::kNone, create<UpdateAdam>, infer_nothing};
 
 }  // namespace poet

@@ -194,7 +194,7 @@ const OpDefinition kPageOutStart{"PageOutStart",       1,        {kInt64, kUndef
 const OpDefinition kPageOutEnd{"PageOutEnd", 1, {kInt64, kUndefined}, Sharing::kNone, create<PageOutEnd>, infer_out};
 const OpDefinition kPageInStart{"PageInStart", 2, {kUndefined, kInt64}, Sharing::kNone, create<PageInStart>,
                                 infer_in_start};
-const OpDefinition kPageInEnd{"PageInEnd",     1, {kUndefined, kUndefined}, Sharing::kAlways, create<PageInEnd>,
-                              infer_from_input};
+const OpDefinition kPageInEnd{"PageInEnd",          1, {kUndefined, kUndefined}, Sharing::kAlways, create<PageInEnd>,
+                              infer_type_from_input};
 
 }  // namespace poet

@@ -17,6 +17,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/vector_loops.h"
+#include "kernels/workspace.h"
 
 namespace poet {
 namespace {
@@ -92,7 +93,8 @@ class RmsNormalize final : public Kernel {
     Shape per_row = input.layout.shape;
     per_row.data()[per_row.rank() - 1] = 1;
     auto* const y = static_cast<float*>(context.output(0, input.layout.shape));
-    auto* const inverse = static_cast<float*>(context.output(1, per_row));
+    const OptionalFloats made_inverse(context, 1, per_row);
+    float* const inverse = made_inverse.get();
     each_range(context.workers(), x.count, x.columns, [&](uint64_t row, uint64_t some) {
       for (const uint64_t end = row + some; row < end; ++row)
         normalize_row(y + row * x.columns, inverse + row, x.numbers + row * x.columns, scale, x.columns, epsilon_);

@@ -313,7 +313,7 @@ class AccumulateRowsStored final : public Kernel {
 
 template <class K>
 constexpr OpDefinition update_op(const char* name) {
-  return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_flag};
+  return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_nothing};
 }
 
 }  // namespace

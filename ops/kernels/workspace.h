@@ -2,6 +2,9 @@
 // it.
 #pragma once
 
+#include <optional>
+
+#include "kernels/kernel.h"
 #include "runtime/ort_api.h"
 
 namespace poet {
@@ -23,6 +26,24 @@ class Workspace {
   const Api& api_;
   OrtAllocator* allocator_ = nullptr;
   void* block_ = nullptr;
+};
+
+// Floats of an output that nobody may ask for: then of a block of the same size, which has the output's place in a
+// plan.
+class OptionalFloats {
+ public:
+  OptionalFloats(Context& context, size_t index, const Shape& shape)
+      : floats_(static_cast<float*>(context.optional_output(index, shape))) {
+    if (floats_ != nullptr) return;
+    room_.emplace(context.api(), make_layout(kFloat, shape).bytes);
+    floats_ = room_->floats();
+  }
+
+  float* get() const { return floats_; }
+
+ private:
+  float* floats_;
+  std::optional<Workspace> room_;
 };
 
 }  // namespace poet

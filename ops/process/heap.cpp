@@ -9,6 +9,7 @@ void give_freed_memory_back() noexcept {
   constexpr int kBytes = 128 << 10;  // glibc's own values, as long as nothing was freed
   mallopt(M_MMAP_THRESHOLD, kBytes);
   mallopt(M_TRIM_THRESHOLD, kBytes);
+  malloc_trim(0);
 #endif
 }
 

@@ -76,7 +76,7 @@ constexpr int kOrtFail = 1;
 constexpr int kOrtInvalidArgument = 2;
 
 // OrtCustomOpInputOutputCharacteristic
-constexpr int kRequired = 0;
+constexpr int kRequired = 0, kOptional = 1;
 constexpr int kVariadic = 2;
 
 // OrtOpAttrType

@@ -36,6 +36,7 @@ Api::Api(const OrtApi* table) {
   take(get_allocator_with_default_options, table, 78);
   take(kernel_info_get_float, table, 85);
   take(kernel_info_get_int, table, 86);
+  take(kernel_info_get_string, table, 87);
   take(kernel_context_get_input_count, table, 88);
   take(kernel_context_get_input, table, 90);
   take(kernel_context_get_output, table, 91);

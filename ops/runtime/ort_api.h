@@ -43,6 +43,7 @@ struct Api {
 
   OrtStatus* (*kernel_info_get_float)(const OrtKernelInfo*, const char* name, float*);
   OrtStatus* (*kernel_info_get_int)(const OrtKernelInfo*, const char* name, int64_t*);
+  OrtStatus* (*kernel_info_get_string)(const OrtKernelInfo*, const char* name, char*, size_t*);
   OrtStatus* (*kernel_info_get_ints)(const OrtKernelInfo*, const char* name, int64_t*, size_t*);
   OrtStatus* (*kernel_info_get_input_type_info)(const OrtKernelInfo*, size_t index, OrtTypeInfo**);
   OrtStatus* (*kernel_info_get_node_name)(const OrtKernelInfo*, char*, size_t*);

@@ -112,7 +112,10 @@ Op make_op(const OpDefinition& definition, const OpSet& set) {
   op.GetOutputType = [](const OrtCustomOp* raw, size_t index) -> int {
     return self(raw).definition->output_types[index];
   };
-  op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return kRequired; };
+  // A kernel that needs one that is absent says so. That an update was done is one bool.
+  op.GetOutputCharacteristic = [](const OrtCustomOp* raw, size_t index) -> int {
+    return index == 0 && self(raw).definition->output_types[0] != kBool ? kRequired : kOptional;
+  };
   op.GetVariadicOutputMinArity = [](const OrtCustomOp*) -> int { return 1; };
   op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) -> int { return 0; };
   op.GetStartVersion = [](const OrtCustomOp*) -> int { return 1; };

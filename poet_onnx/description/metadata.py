@@ -71,7 +71,7 @@ RUNS = f"{OWN_PREFIX}runs"
 CODES_SUFFIX = "/bytes"
 """What the names of codes of few bits end in, where nodes read them panel by panel."""
 
-SHARED_BYTES = 64 << 10
+SHARED_BYTES = 4 << 10
 """Constants that are so large are there once, where training and evaluation both have them."""
 
 FORMAT = 4

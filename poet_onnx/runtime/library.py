@@ -52,6 +52,13 @@ def operator_library() -> ctypes.CDLL:
     library.poet_memory_left.restype = ctypes.c_int64
     library.poet_share_region.argtypes = [ctypes.c_uint64]
     library.poet_share_region.restype = None
+    numbers, texts = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_char_p)
+    library.poet_write_session_model.argtypes = [
+        *(ctypes.c_int, ctypes.c_int, _NUMBER, numbers, texts, numbers, ctypes.c_int, ctypes.c_int, _BYTES, _NUMBER)
+    ]
+    library.poet_write_session_model.restype = ctypes.c_int
+    library.poet_long_name.argtypes = [ctypes.c_int, _BYTES, _BYTES, _NUMBER]
+    library.poet_long_name.restype = ctypes.c_int
     library.poet_add_squares.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
     library.poet_add_squares.restype = None
     return library

@@ -8,7 +8,7 @@ read. So a session gets the model without these bytes: as external data, which a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from poet_onnx.description.metadata import SHARED_BYTES
 from poet_onnx.files.element_types import NAMES
 from poet_onnx.files.model_file import opened
 from poet_onnx.files.onnx_messages import GRAPH, INITIALIZER, RAW_DATA, file_fields, head_fields, tensor_head
-from poet_onnx.files.protobuf import Field, FileBytes, Piece, copied, fields, message_field, whole, written
+from poet_onnx.files.protobuf import Field, FileBytes, fields, whole
 from poet_onnx.files.tensor_file import flat
 from poet_onnx.training.runner import aligned
 
@@ -76,30 +76,15 @@ class LargeConstants:
         """Return those that a session of a file takes from arrays, by name."""
         return self._of.get(path, {})
 
-    def model_without(self, path: str) -> bytes:
-        """Return a model in which those of its constants are external data."""
-        data = opened(path)
-        pieces: list[Piece] = []
-        for field in fields(data, whole(data)):
-            if field.number == GRAPH:
-                pieces += message_field(GRAPH, list(self._graph(data, field, path)))
-            else:
-                pieces.append(copied(data, field.begin, field.end))
-        return b"".join(chunk for piece in pieces for chunk in map(bytes, piece.chunks()))
-
-    def _graph(self, data: FileBytes, graph: Field, path: str) -> Iterator[Piece]:
-        names, file = self.of(path), Path(path).resolve().name
-        large = {found.message.begin: (name, found) for name, found in _large_constants(data).items()}
-        begin = end = graph.content
-        for field in fields(data, graph):
-            name, found = large.get(field.begin, ("", None))
-            if found is not None and name in names:
-                yield copied(data, begin, end)
-                place = file_fields(os.fsencode(file), found.elements.content, _size(found.elements))
-                yield from message_field(INITIALIZER, [written(head_fields(name, found.kind, found.dims) + place)])
-                begin = field.end
-            end = field.end
-        yield copied(data, begin, end)
+    def references(self, path: str) -> Mapping[int, bytes]:
+        """Return messages that say where in a file those of its constants are, by where their own messages begin."""
+        names, file = self.of(path), os.fsencode(Path(path).resolve().name)
+        return {
+            its.message.begin: head_fields(name, its.kind, its.dims)
+            + file_fields(file, its.elements.content, _size(its.elements))
+            for name, its in _large_constants(opened(path)).items()
+            if name in names
+        }
 
 
 def _large_constants(data: FileBytes) -> Mapping[str, _Constant]:

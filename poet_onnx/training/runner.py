@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
 from poet_onnx.training.padding import Filling
+from poet_onnx.training.session_model import LongNames, write_session_model
 
 if TYPE_CHECKING:
     from poet_onnx.training.large_constants import LargeConstants
@@ -142,26 +144,28 @@ class Runner:
                 raise InputError(f"The folder {os.fspath(profile_dir)} for a profile is not there: make it first.")
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(profile_dir, "profile"))
+        self._names: Callable[[str], str] = str
         self._errors = runtime_errors()
         if isinstance(model, str):
             check_external_data(model)
         release_code_pages()  # of what ran before: loading has its own peak
         self._held: list[Any] = []  # an OrtValue made of an array borrows its memory
-        if isinstance(model, str) and constants is not None and (borrowed := constants.of(model)):
-            options.add_session_config_entry(_FOLDER_ENTRY, str(Path(model).resolve().parent))
-            for name, array in borrowed.items():
+        references: Mapping[int, bytes] = {}
+        if isinstance(model, str) and constants is not None:
+            references = constants.references(model)
+            for name, array in constants.of(model).items():
                 self._held.append(self._lend(array))
                 options.add_initializer(name, self._held[-1])
-            model = constants.model_without(model)
         others = _arenas()
         try:
-            with region.shared():
-                self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            with region.shared(), self._loadable(model, references, options) as source:
+                self._session = self._runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except self._errors as error:
             runtime = installed_runtime()
             hint = "" if runtime.has_training else ": rewrite it with target='stock' for this runtime"
+            said = self._names(_one_line(error))
             raise InputError(
-                f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {_one_line(error)}"
+                f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {said}"
             ) from error
         release_code_pages()  # of loading
         self._arena = next((arena for arena in _arenas() if arena not in others), None)
@@ -171,6 +175,22 @@ class Runner:
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}
         """Arrays that every run writes its outputs to, by name."""
+
+    @contextmanager
+    def _loadable(self, model: str | bytes, references: Mapping[int, bytes], options: Any) -> Iterator[str | bytes]:
+        """Yield what ONNX Runtime is to load."""
+        if isinstance(model, bytes):
+            yield model
+            return
+        knows_folder = not installed_runtime().has_training  # the entry below is newer than its runtime
+        file = write_session_model(model, references, readable=self._profiles, with_files=knows_folder)
+        if file is None:
+            yield model
+            return
+        options.add_session_config_entry(_FOLDER_ENTRY, str(Path(model).resolve().parent))
+        self._names = LongNames(model)
+        with file:
+            yield f"/proc/self/fd/{file.fileno()}"
 
     def close(self) -> None:
         """Let go of the model and of all memory that it has; nothing but `is_closed` is asked afterwards."""
@@ -276,7 +296,8 @@ class Runner:
             self._session.run_with_iobinding(self._binding)
         except self._errors as error:
             raise CheckFailedError(
-                f"ONNX Runtime cannot run the {self._role}: {self.explained(_one_line(error))}{self._unchecked()}"
+                f"ONNX Runtime cannot run the {self._role}: {self.explained(self._names(_one_line(error)))}"
+                f"{self._unchecked()}"
             ) from error
         finally:  # let go of the caller's arrays, which would live until the next run
             for name, array in (feeds or {}).items():

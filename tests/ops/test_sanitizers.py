@@ -11,7 +11,7 @@ from ops_builds import sanitized
 
 pytestmark = pytest.mark.deep
 
-SCENARIOS = 31  # printed by the driver as "ok: ...", and those of FORKS where it forks
+SCENARIOS = 32  # printed by the driver as "ok: ...", and those of FORKS where it forks
 FORKS = 2
 
 

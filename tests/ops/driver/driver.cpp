@@ -267,6 +267,7 @@ int main(int argc, char** argv) {
       {"threads share an arena or not", threads_share_an_arena_or_not},
       {"faults of an arena are harmless", faults_of_an_arena_are_harmless},
       {"slots that live at once never overlap", slots_that_live_at_once_never_overlap},
+      {"models of any bytes are written or refused", models_of_any_bytes_are_written_or_refused},
       {"blocks of a kernel share threads", blocks_of_a_kernel_share_threads},
       {"errors of blocks do not depend on threads", errors_of_blocks_do_not_depend_on_threads},
   };

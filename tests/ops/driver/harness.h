@@ -18,6 +18,7 @@
 #include "faults/faults.h"
 #include "process/error.h"
 #include "runtime/allocation_tracker.h"
+#include "runtime/ort_abi.h"
 #include "store/page.h"
 #include "store/page_store.h"
 #include "store/pending_read.h"
@@ -33,8 +34,6 @@
 namespace driver {
 
 using namespace poet;
-
-constexpr int kFloat = 1;
 
 // ---- helpers ----
 

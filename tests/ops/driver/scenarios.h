@@ -31,6 +31,7 @@ void any_run_is_served_rightly();
 void threads_share_an_arena_or_not();
 void faults_of_an_arena_are_harmless();
 void slots_that_live_at_once_never_overlap();
+void models_of_any_bytes_are_written_or_refused();
 void a_child_of_a_fork_has_its_own_region();
 
 }  // namespace driver
