@@ -228,8 +228,8 @@ class ProcessProfile(_Sourced):
         training_runtime_bytes, training_import_bytes: the same with onnxruntime-training, which imports torch; None if
             it does not run there.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
-        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
-            each value that a node makes.
+        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
+            for each input.
         session_bytes_per_operator: a session for each kind of operator in its graph, whose code is then in memory; None
             where `session_bytes` has it.
         session_bytes_per_thread: a session for each thread inside an operator but the first; None as before.
@@ -242,7 +242,7 @@ class ProcessProfile(_Sourced):
     training_import_bytes: _ProcessBytes | None = None
     session_bytes: _ProcessBytes
     session_bytes_per_node: _ProcessBytes
-    session_bytes_per_value: _ProcessBytes
+    session_bytes_per_input: _ProcessBytes
     session_bytes_per_operator: _ProcessBytes | None = None
     session_bytes_per_thread: _ProcessBytes | None = None
     paging_bytes: _ProcessBytes

@@ -127,8 +127,8 @@ class ProcessMeasurement(Record, strict=True):
         runtime_bytes: Python and all that training imports, without pages of code.
         import_bytes: at most while that is imported.
         session_bytes: a session, whatever its graph.
-        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
-            each value that a node makes.
+        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
+            for each input.
         session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
     """
@@ -137,7 +137,7 @@ class ProcessMeasurement(Record, strict=True):
     import_bytes: _Bytes = 0
     session_bytes: _Bytes
     session_bytes_per_node: _Bytes
-    session_bytes_per_value: _Bytes
+    session_bytes_per_input: _Bytes
     session_bytes_per_operator: _Bytes = 0
     paging_bytes: _Bytes
 

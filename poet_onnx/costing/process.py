@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from poet_onnx.costing.device import DeviceProfile
@@ -42,21 +42,17 @@ _UNPACKED_BYTES_PER_NODE = 1_200
 to 24 layers with 4-bit weights, stock onnxruntime 1.31, Python 3.11), 400 of them its message."""
 
 _CONSTANT_COPIES = 2
-"""Of a constant that evaluation alone has: what was read of the file leaves its place in the heap (3.3 MB in a decoder
-of 24 layers, stock onnxruntime 1.31)."""
+"""Of a constant that evaluation alone has: what was read of the file leaves its place in the heap, if it has no pages
+of its own (decoders of 8 layers with 4 bits and with floats, stock onnxruntime 1.31)."""
 
 _SINGLE_NODES = (low_rank.ADD, attention.ATTEND, GATED_ACTIVATE, RMS_NORMALIZE, rotary.ROTATE)
-_SINGLE_NODE_BYTES = 9_000
-"""Nodes of a whole part of a layer: both sessions take so much besides for each one of evaluation. Predictions without
-it were .4 and 2.5 MB too low for decoders of 12 and 24 layers (stock onnxruntime 1.31)."""
+_SINGLE_NODE_BYTES = 4_500
+"""Nodes of a whole part of a layer: both sessions take so much besides for each one of evaluation (decoders of 8 and 24
+layers, stock onnxruntime 1.31)."""
 
-_SECOND_SESSION_BYTES = 800_000
-"""A second session takes this besides its nodes and values: .3 to .7 MB were measured (ResNet-18, U-Net; stock
+_SECOND_SESSION_BYTES = 900_000
+"""A second session takes this besides its nodes and inputs: .6 to .95 MB were measured (ResNet-18, U-Net; stock
 onnxruntime 1.31), most of it code that evaluation runs and training does not."""
-
-_LOADING_BYTES, _BORROWING_BYTES = 2_500_000, 2_300_000
-"""What a process takes while its first session is made more than a step's code: 2.1 to 2.3 MB were measured, and 4.5 to
-4.7 with large constants (stock onnxruntime 1.31, Python 3.11, seven models)."""
 
 _COMPARING_BYTES = 10_000_000
 """Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
@@ -83,7 +79,6 @@ MEANS = {
     "save_checkpoint": "no copy of a tensor",
     "load_checkpoint": "one piece of a tensor at a time, and their names",
     "export_inference_model": "one piece of a tensor at a time, and the names in the graph",
-    "loading": "code that loads all, given back before the first step",
     "imports": "taken before it trains, and given back",
 }
 """What is in each line, in words that fit a line; some lines say their figures besides."""
@@ -97,8 +92,8 @@ class ProcessCosts:
         runtime_bytes: Python, numpy and onnxruntime, imported, without pages of code.
         import_bytes: at most before it trains.
         session_bytes: a session, whatever its graph.
-        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
-            each value that a node makes.
+        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
+            for each input.
         session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
         stored_session_bytes: a session at least, whose graph reads from a store on disk.
@@ -108,7 +103,7 @@ class ProcessCosts:
     import_bytes: int = 0
     session_bytes: int = 0
     session_bytes_per_node: int = 0
-    session_bytes_per_value: int = 0
+    session_bytes_per_input: int = 0
     session_bytes_per_operator: int = 0
     paging_bytes: int = 0
     stored_session_bytes: int = 0
@@ -152,7 +147,7 @@ class ProcessCosts:
             max(0, (import_bytes or 0) - saved.runtime_bytes),
             max(0, session_bytes - saved.session_bytes),
             profile.session_bytes_per_node,
-            profile.session_bytes_per_value,
+            profile.session_bytes_per_input,
             profile.session_bytes_per_operator or 0,
             profile.paging_bytes,
         )
@@ -266,7 +261,6 @@ def process_memory(
     costs: ProcessCosts,
     *,
     nodes: int,
-    values: int,
     operators: int,
     region_bytes: int,
     pages: bool,
@@ -278,7 +272,6 @@ def process_memory(
         graph: that was planned; what lives through its step is counted once.
         costs: of the process.
         nodes: of the graph that runs.
-        values: inputs of that graph, and what its nodes make.
         operators: kinds of them in that graph.
         region_bytes: what the transient values of the step take, packed.
         pages: whether the step pages.
@@ -289,8 +282,8 @@ def process_memory(
         size_bytes, kind = tensor.size_bytes, LINES[tensor.role]
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
-    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
-    session_bytes += operators * costs.session_bytes_per_operator
+    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node
+    session_bytes += len(graph.inputs) * costs.session_bytes_per_input + operators * costs.session_bytes_per_operator
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
     session_bytes += most_heap_bytes if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
@@ -303,22 +296,7 @@ def process_memory(
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    return ProcessMemory(
-        (*lines, _loading_line(graph, lines, costs), *_calls(graph, costs, evaluation)), costs.import_bytes
-    )
-
-
-def _loading_line(graph: TrainingGraph, lines: Iterable[ProcessLine], costs: ProcessCosts) -> ProcessLine:
-    """Return by how much loading the first session takes more than evaluation and what steps add.
-
-    It is something where hardly any moments are kept in RAM.
-    """
-    loading_bytes = _LOADING_BYTES
-    if any(tensor.size_bytes >= SHARED_BYTES for tensor in _constants(graph)):
-        loading_bytes += _BORROWING_BYTES
-    added_bytes = sum(line.size_bytes for line in lines if line.name == "evaluation" or not line.is_loaded)
-    more_bytes = max(0, loading_bytes - added_bytes) if costs.session_bytes else 0
-    return ProcessLine("loading", more_bytes, MEANS["loading"], True)
+    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.import_bytes)
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
@@ -355,7 +333,6 @@ def evaluation_memory(
     costs: ProcessCosts,
     *,
     nodes: int,
-    values: int,
     region_bytes: int,
 ) -> EvaluationMemory:
     """Return what an evaluation graph takes in a process that trains.
@@ -365,14 +342,14 @@ def evaluation_memory(
         training: the training graph, with which it shares large constants.
         costs: as for `process_memory`; so are the others.
         nodes: likewise.
-        values: likewise.
         region_bytes: likewise.
     """
-    session_bytes = nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
+    session_bytes = nodes * costs.session_bytes_per_node + len(graph.inputs) * costs.session_bytes_per_input
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0
     shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
-    own_bytes = sum(tensor.size_bytes for tensor in _constants(graph) if tensor not in shared)
-    session_bytes += own_bytes * (_CONSTANT_COPIES if costs.session_bytes else 1)
+    for tensor in _constants(graph):
+        copies = _CONSTANT_COPIES if costs.session_bytes and tensor.size_bytes < _MAPPED_BYTES else 1
+        session_bytes += tensor.size_bytes * copies if tensor not in shared else 0
     if costs.session_bytes:
         session_bytes += _SINGLE_NODE_BYTES * sum(node.op_type in _SINGLE_NODES for node in graph.nodes)
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)

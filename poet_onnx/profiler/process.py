@@ -86,7 +86,7 @@ def measure_process(
         import_bytes=imports,
         session_bytes=session,
         session_bytes_per_node=known.session_bytes_per_node,
-        session_bytes_per_value=known.session_bytes_per_value,
+        session_bytes_per_input=known.session_bytes_per_input,
         session_bytes_per_operator=known.session_bytes_per_operator or 0,
         paging_bytes=known.paging_bytes,
     )

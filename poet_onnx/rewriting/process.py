@@ -19,7 +19,7 @@ from poet_onnx.costing.process import (
 from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
+from poet_onnx.passes.layout import LayoutNode, loaded_nodes, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions
@@ -79,12 +79,10 @@ class TrainingProcess:
         return self._of_nodes(graph, 0).training_bytes
 
     def _of_nodes(self, graph: TrainingGraph, region_bytes: int) -> ProcessMemory:
-        nodes, values = len(graph.nodes), _values(graph, graph.nodes)
         return process_memory(
             graph,
             self.costs,
-            nodes=nodes,
-            values=values,
+            nodes=len(graph.nodes),
             operators=_operators(graph.nodes),
             region_bytes=region_bytes,
             pages=False,
@@ -107,17 +105,13 @@ class TrainingProcess:
         Values would be packed without a gap, and what runs again would have a Gate each, and transfers none.
         """
         costs, ordered = self.costs, self._of_nodes(graph, 0)
-        fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node + costs.session_bytes_per_value
-        fixed_bytes += costs.session_bytes_per_operator
-        outputs = {node.name: sum(map(bool, node.outputs)) for node in graph.nodes}
+        fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node + costs.session_bytes_per_operator
 
         def peak_bytes(plan: SimulatedPlan) -> int:
             extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
-            again = [step.subject for step in extra if step.action is Action.COMPUTE]
-            values = sum(map(outputs.__getitem__, again)) + len(extra)
+            again = sum(step.action is Action.COMPUTE for step in extra)
             training_bytes = fixed_bytes + self._region_bytes(plan.prediction.transient_peak_bytes)
-            training_bytes += (len(extra) + len(again)) * costs.session_bytes_per_node
-            training_bytes += values * costs.session_bytes_per_value
+            training_bytes += (len(extra) + again) * costs.session_bytes_per_node
             training_bytes += costs.paging_bytes if plan.prediction.page_out_bytes else 0
             return max(ordered.import_bytes, training_bytes)
 
@@ -126,12 +120,12 @@ class TrainingProcess:
     def _of_layout(
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], steps: Sequence[Step], region_bytes: int
     ) -> ProcessMemory:
+        loaded = loaded_nodes(layout)
         return process_memory(
             graph,
             self.costs,
-            nodes=1 + len(layout),
-            values=1 + _values(graph, layout),
-            operators=1 + _operators(layout),
+            nodes=1 + len(loaded),
+            operators=1 + _operators(loaded),
             region_bytes=self._region_bytes(region_bytes),
             pages=any(step.action is Action.PAGE_OUT_START for step in steps),
             evaluation=self.evaluation,
@@ -141,12 +135,12 @@ class TrainingProcess:
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], region: Region, training: TrainingGraph
     ) -> TrainingProcess:
         """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
+        loaded = loaded_nodes(layout)
         memory = evaluation_memory(
             graph,
             training,
             self.costs,
-            nodes=1 + len(layout),
-            values=1 + _values(graph, layout),
+            nodes=1 + len(loaded),
             region_bytes=region.region_bytes,
         )
         return replace(self, evaluation=memory)
@@ -172,11 +166,6 @@ def _is_extra(step: Step, before: Step) -> bool:
         return step.copy > 0
     is_end = step.action in (Action.PAGE_OUT_END, Action.PAGE_IN_END)
     return not is_end or before.subject != step.subject
-
-
-def _values(graph: TrainingGraph, nodes: Sequence[Node | LayoutNode]) -> int:
-    """Return how many values a session knows: inputs, and what nodes make."""
-    return len(graph.inputs) + sum(1 for node in nodes for name in node.outputs if name)
 
 
 def _operators(nodes: Sequence[Node | LayoutNode]) -> int:

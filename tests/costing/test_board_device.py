@@ -54,7 +54,7 @@ PROCESS = ProcessMeasurement(
     import_bytes=41_000_000,
     session_bytes=5_000_000,
     session_bytes_per_node=2_300,
-    session_bytes_per_value=4_017,
+    session_bytes_per_input=3_000,
     paging_bytes=500_000,
 )
 PYTHON = Versions("3.12")

@@ -82,7 +82,7 @@ def test_a_device_without_python_counts_tensors_alone(model_path: Callable[..., 
     device = load_device("m4")
     graph = rewrite(model_path("mlp-mse"), device="host").graph
     costs = ProcessCosts.of(device, None, "training")
-    memory = process_memory(graph, costs, nodes=9, values=9, operators=4, region_bytes=500, pages=True)
+    memory = process_memory(graph, costs, nodes=9, operators=4, region_bytes=500, pages=True)
     assert memory.peak_bytes == graph.resident_bytes + 500
 
 
@@ -93,7 +93,7 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
         "import_bytes": 70 << 20,
         "session_bytes": 2048,
         "session_bytes_per_node": 2000,
-        "session_bytes_per_value": 3000,
+        "session_bytes_per_input": 3000,
         "paging_bytes": 1024,
     }
     measured = MeasuredCosts.model_construct(process=ProcessMeasurement(**process))

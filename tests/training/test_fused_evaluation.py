@@ -19,6 +19,7 @@ from poet_onnx.description.forward import FORWARD_KEY, unpack_forward
 from poet_onnx.errors import InputError
 from poet_onnx.gradients import evaluation_graph
 from poet_onnx.reporting.inspection import inspect
+from poet_onnx.training.session_model import write_session_model
 
 WIDTH, SHAPE, FEW, MANY = 64, (2, 6), 40, 3000
 """Scores of few words are small enough for metrics, and a head of many large enough for a store."""
@@ -99,6 +100,19 @@ def test_a_loss_of_evaluation_has_the_bits_of_a_step_and_exports_are_plain(
             values.sort(key=lambda value: value.name)
         model.graph.node.sort(key=lambda node: node.output[0])
     assert found == expected
+
+
+def test_nodes_that_a_session_loads_are_counted(tmp_path: Path) -> None:
+    options = OPTIONS | {"lora": LORA, "store": "always"}
+    result = poet_onnx.rewrite(decoder(MANY), **options)
+    files = result.save(tmp_path / "net.onnx")
+    loaded = write_session_model(str(files[0]), {})
+    assert loaded is not None
+    with loaded:
+        loaded.seek(0)
+        nodes = len(onnx.ModelProto.FromString(loaded.read()).graph.node)
+    assert nodes < len(list(result.model.graph))
+    assert next(line.means for line in result.process.lines if line.name == "session") == f"{nodes:,} nodes"
 
 
 def test_small_scores_are_there_for_metrics(tmp_path: Path) -> None:

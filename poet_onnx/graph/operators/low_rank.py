@@ -144,6 +144,7 @@ SPECS = [
     _spec(
         ADD,
         inplace=((0, 0),),
+        optional_outputs=1,
         shape=_sum,
         check=_sum_fits,
         work=_work_of_sum,

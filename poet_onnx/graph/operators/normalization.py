@@ -198,6 +198,7 @@ SPECS = [
         RMS_NORMALIZE,
         POET_DOMAIN,
         of_graphs=True,
+        optional_outputs=1,
         shape=_rms_norm,
         check=_rms_rows(0, (1,), ()),
         work=_FLOPS,

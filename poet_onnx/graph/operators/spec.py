@@ -197,6 +197,8 @@ class OpSpec:
         unread: inputs whose values do not influence the outputs, those aliased to them aside.
         random: draws random numbers.
         update: belongs to the update phase: accumulates gradients or changes parameters.
+        optional_outputs: outputs from this one on that the kernel does without, with their place to itself while it
+            runs (rule S6 of ops/session_model/session_model.h); None where it needs all.
         reset_input: of an accumulator of gradients, the input that says whether to start anew.
         shape: types of its outputs; None where ONNX infers them or only the model declares them.
         check: raises RuleError for inputs that contradict each other, which the kernel would not notice.
@@ -227,6 +229,7 @@ class OpSpec:
     unread: tuple[int, ...] = ()
     random: bool = False
     update: bool = False
+    optional_outputs: int | None = None
     reset_input: int | None = None
     shape: Rule | None = None
     check: Check | None = None
