@@ -35,6 +35,7 @@ from dataclasses import dataclass, field, replace
 from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.versions import Version, versions_of
 from poet_onnx.plan import Action, Step
 
@@ -95,6 +96,26 @@ def nodes_of_plan(
         CheckFailedError: if the steps cannot be carried out on this graph.
     """
     return tuple(_Layout(graph, steps, marks or {}).build())
+
+
+def loaded_nodes(layout: Sequence[LayoutNode]) -> tuple[LayoutNode, ...]:
+    """Return the nodes of a layout that a training session loads, which does without some Gates and Marks.
+
+    Source: rule S6 of ops/session_model/session_model.h.
+    """
+    found: list[LayoutNode] = []
+    is_left_out = False
+    for node in layout:
+        if is_left_out and node.op_type == MARK:
+            continue
+        maker = found[-1] if found else node
+        needed = spec_of(maker.domain, maker.op_type).optional_outputs
+        is_left_out = node.op_type == "Gate" and needed is not None and node.inputs == maker.outputs[needed:]
+        if is_left_out:
+            found[-1] = replace(maker, outputs=maker.outputs[:needed], like=maker.like[:needed])
+        else:
+            found.append(node)
+    return tuple(found)
 
 
 class _Names:
