@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -66,7 +66,9 @@ def write_session_model(
 def _unnamed(folder: Path) -> IO[bytes]:
     """Return a file without a name: on the model's storage, else among temporary files."""
     with contextlib.suppress(OSError):
-        return tempfile.TemporaryFile(dir=folder)
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "w+b")
+    import tempfile  # what it imports takes RAM of a process that trains
+
     return tempfile.TemporaryFile()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -278,6 +280,22 @@ def test_a_damaged_model_is_written_or_refused(tmp_path_factory: pytest.TempPath
     if file is not None:
         file.close()
     LongNames(str(path))("#0 %0 #1")
+
+
+def test_a_copy_goes_among_temporary_files_where_the_folder_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = adapted(tmp_path / "net.onnx")
+    expected, opened = session_model(path), os.open
+
+    def refusing(name: Any, flags: int, *rest: Any, **options: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE and Path(name) == tmp_path:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(name, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert session_model(path) == expected
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
