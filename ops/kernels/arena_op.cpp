@@ -24,9 +24,7 @@ struct Uncounted {
 
 class ArenaKernel final : public Kernel {
  public:
-  explicit ArenaKernel(const NodeInfo& node) : arena_(opened(node)) {
-    give_freed_memory_back();  // what is taken past the region counts by the most that lives at once
-  }
+  explicit ArenaKernel(const NodeInfo& node) : arena_(opened(node)) {}
   ~ArenaKernel() override { arena_.close(); }
   void compute(Context& context) override {
     const Uncounted uncounted;
@@ -37,7 +35,8 @@ class ArenaKernel final : public Kernel {
  private:
   static Arena& opened(const NodeInfo& node) {
     const ArenaLayout layout(node.require_int("region_bytes"), node.require_ints("layout"));
-    // Code that read the model, and what it has freed, are not in memory beside the region.
+    // Code that read the model, and what it has freed, are not in memory beside the region. What is taken past the
+    // region counts by the most that lives at once.
     give_freed_memory_back();
     release_code_pages();
     return arenas::open(layout);

@@ -2,7 +2,7 @@
 //
 //   AddLowRank(base, x, A, B, scale, bias?, after...) -> y, low
 //       low = scale * x A and y = base + bias + low B; the bias, of a number for each column, is there where `biased`
-//       is 1. y may take base's buffer.
+//       is 1. y may take base's buffer, and low may be absent.
 //   AddLowRankGradient(added..., dY, x, low, A, B, scale, after...) -> dX, dA, dB
 //       dB = low' dY, dLow = scale * dY B', dA = x' dLow, and dX = dLow A' plus what is added, of which there are
 //       `added`: other terms of the gradient by x. dX may take the buffer of the first input, of which nothing is read

@@ -10,8 +10,8 @@
 // - dX = inverse * (g - n * sum(g * n) / columns), with n = X * inverse and the sum over the columns of the row;
 // - dScale = sum(dY * n), over the rows.
 //
-// All are float. A row is what lies along X's last axis. Sums are taken in lanes of float for a while, beyond that in
-// double. dX may take dY's buffer.
+// All are float, and inverse may be absent. A row is what lies along X's last axis. Sums are taken in lanes of float
+// for a while, beyond that in double. dX may take dY's buffer.
 #include <algorithm>
 #include <cmath>
 

@@ -1,13 +1,12 @@
 #include "session_model/session_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <optional>
 #include <utility>
+
+#include "session_model/file_writer.h"
 
 namespace poet {
 namespace {
@@ -37,7 +36,7 @@ constexpr uint64_t kFloatKind = 1, kIntegerKind = 2, kTextKind = 3, kIntegersKin
 
 constexpr std::string_view kOurDomain = "poet";
 constexpr std::string_view kNextStep = "next_step", kStep = "step";
-constexpr size_t kMostPackedBytes = 128, kGraphLengthBytes = 5, kWriterBytes = 1 << 18;
+constexpr size_t kMostPackedBytes = 128, kGraphLengthBytes = 5, kPieceBytes = 1 << 18;
 
 struct Count {
   std::string_view op_type;
@@ -62,6 +61,11 @@ constexpr Count kOptionalOutputs[] = {{"AddLowRank", 1}, {"RmsNormalize", 1}};
 // Beginnings of the names of operators of ours that say by their last output, one bool, that they are done.
 constexpr std::string_view kSaying[] = {"Accumulate", "ConvStoredBackward", "LinearStoredBackward", "Update"};
 
+bool is_saying(std::string_view op_type) {
+  return std::any_of(std::begin(kSaying), std::end(kSaying),
+                     [&](std::string_view begin) { return op_type.substr(0, begin.size()) == begin; });
+}
+
 template <size_t size>
 size_t count_of(const Count (&counts)[size], std::string_view op_type, size_t otherwise) {
   for (const Count& each : counts)
@@ -80,12 +84,6 @@ uint64_t last_number(std::string_view message, uint32_t number) {
   return found;
 }
 
-void append_number(std::string* out, int64_t number) {
-  char digits[24];
-  const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
-  out->append(digits, end);
-}
-
 // An attribute as text: "rank=8". Nothing where it is no number, or many, or shape inference reads it.
 std::optional<std::string> packed(std::string_view attribute) {
   const std::string_view name = last_text(attribute, in_attribute::kName);
@@ -99,16 +97,16 @@ std::optional<std::string> packed(std::string_view attribute) {
       if (field.number == in_attribute::kFloat && field.form == kFourBytes)
         std::memcpy(&bits, attribute.data() + field.content, sizeof bits);
     });
-    append_number(&said, bits);
+    said += std::to_string(bits);
   } else if (kind == in_attribute::kIntegerKind) {
-    append_number(&said, static_cast<int64_t>(last_number(attribute, in_attribute::kInteger)));
+    said += std::to_string(static_cast<int64_t>(last_number(attribute, in_attribute::kInteger)));
   } else if (kind == in_attribute::kIntegersKind) {
     const size_t first = said.size();
     each_field(attribute, [&](const Field& field) {
       if (field.number != in_attribute::kIntegers) return;
       for (uint64_t at = field.content; at < field.end;) {
         if (said.size() != first) said.push_back(',');
-        append_number(&said, static_cast<int64_t>(read_varint(attribute, &at, field.end)));
+        said += std::to_string(static_cast<int64_t>(read_varint(attribute, &at, field.end)));
       }
     });
   } else {
@@ -162,49 +160,14 @@ struct SessionModel::Node {
   }
 };
 
-// Writes a file from its beginning on.
-class SessionModel::Writer {
- public:
-  explicit Writer(int descriptor) : descriptor_(descriptor) {}
-  uint64_t position() const { return done_ + buffer_.size(); }
-  void add(std::string_view bytes) {
-    buffer_.append(bytes);
-    if (buffer_.size() >= kWriterBytes) flush();
-  }
-  void flush() {
-    write_at(done_, buffer_);
-    done_ += buffer_.size();
-    buffer_.clear();
-  }
-  // Over what was written before.
-  void write_at(uint64_t offset, std::string_view bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t some = pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (some < 0 && errno == EINTR) continue;
-      if (some <= 0) throw Error(std::string("the session's model cannot be written: ") + std::strerror(errno));
-      bytes.remove_prefix(static_cast<size_t>(some));
-      offset += static_cast<uint64_t>(some);
-    }
-  }
-
- private:
-  int descriptor_;
-  uint64_t done_ = 0;
-  std::string buffer_;
-};
-
 SessionModel::SessionModel(int descriptor, References references, bool readable)
     : file_(descriptor), references_(std::move(references)), stays_(readable) {
   value("").is_kept = true;
   std::vector<Field> nodes;
   each_graph_field([&](const Field& field) {
     if (field.number == in_graph::kNode) nodes.push_back(field);
-    if (field.number == in_graph::kInput || field.number == in_graph::kOutput) {
-      const std::string message = file_.read(field.content, field.end);
-      Value& its = value(last_text(message, in_value::kName));
-      its.is_kept = true;
-      its.is_output = its.is_output || field.number == in_graph::kOutput;
-    }
+    if (field.number == in_graph::kInput || field.number == in_graph::kOutput)
+      value(last_text(file_.read(field.content, field.end), in_value::kName)).is_kept = true;
     if (field.number != in_graph::kInitializer) return;
     uint64_t at = field.content;
     for (Field part{}; next_field(file_, &at, field.end, &part);) {
@@ -216,10 +179,9 @@ SessionModel::SessionModel(int descriptor, References references, bool readable)
     const std::string message = file_.read(nodes[place].content, nodes[place].end);
     look(place, Node(message));
   }
-  for (size_t i = nodes.size(); i-- > 0;) {
-    const std::string message = file_.read(nodes[i].content, nodes[i].end);
-    shape_what_is_inferred_from(Node(message));
-  }
+  // From the last one on, for what a shape is inferred from may be inferred itself.
+  for (auto each = inferred_.rbegin(); each != inferred_.rend(); ++each)
+    if (each->made->is_shaped) each->read->is_shaped = true;
   decide();
 }
 
@@ -246,8 +208,11 @@ void SessionModel::look(uint64_t place, const Node& node) {
     if (!made.is_kept && made.number < 0) made.number = next_number();
     made.is_shaped = made.is_shaped || i < shaped;
   }
+  if (node.is_ours && !node.reads.empty() && !node.makes.empty()) {
+    if (count_of(kInferring, node.op_type, 0) != 0) inferred_.push_back({&value(node.makes[0]), &value(node.reads[0])});
+    if (is_saying(node.op_type)) value(node.makes.back()).is_flag = true;
+  }
   look_for_gate(place, node);
-  look_for_flag(node);
 }
 
 // The number of a short name that no input, output or constant has.
@@ -257,19 +222,6 @@ int64_t SessionModel::next_number() {
     if (found == values_.end() || !found->second.is_kept) return short_names_++;
     ++short_names_;
   }
-}
-
-void SessionModel::look_for_flag(const Node& node) {
-  const bool says = std::any_of(std::begin(kSaying), std::end(kSaying),
-                                [&](std::string_view begin) { return node.op_type.substr(0, begin.size()) == begin; });
-  if (!node.is_ours || !says || node.makes.empty()) return;
-  Value& last = value(node.makes.back());
-  last.is_flag = last.is_output;
-}
-
-void SessionModel::shape_what_is_inferred_from(const Node& node) {
-  if (!node.is_ours || count_of(kInferring, node.op_type, 0) == 0 || node.reads.empty() || node.makes.empty()) return;
-  if (value(node.makes[0]).is_shaped) value(node.reads[0]).is_shaped = true;
 }
 
 void SessionModel::look_for_gate(uint64_t place, const Node& node) {
@@ -310,7 +262,7 @@ std::string SessionModel::name_of(std::string_view name) {
 }
 
 void SessionModel::write(int descriptor) {
-  Writer out(descriptor);
+  FileWriter out(descriptor);
   uint64_t at = 0;
   for (Field field{}; next_field(file_, &at, file_.size(), &field);) {
     if (field.number == in_model::kGraph) {
@@ -333,7 +285,7 @@ void SessionModel::write(int descriptor) {
   out.flush();
 }
 
-void SessionModel::write_graph(Writer& out, const Field& graph) {
+void SessionModel::write_graph(FileWriter& out, const Field& graph) {
   uint64_t at = graph.content, place = 0;
   for (Field field{}; next_field(file_, &at, graph.end, &field);) {
     const auto reference = references_.find(field.begin);
@@ -362,8 +314,8 @@ void SessionModel::write_graph(Writer& out, const Field& graph) {
       append_text(&whole, in_graph::kInitializer, reference->second);
       out.add(whole);
     } else if (field.number != in_graph::kDocumentation && field.number != in_graph::kMetadata) {
-      for (uint64_t from = field.begin; from < field.end; from += kWriterBytes)
-        out.add(file_.read(from, std::min<uint64_t>(field.end, from + kWriterBytes)));
+      for (uint64_t from = field.begin; from < field.end; from += kPieceBytes)
+        out.add(file_.read(from, std::min<uint64_t>(field.end, from + kPieceBytes)));
     }
   }
 }

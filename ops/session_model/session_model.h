@@ -31,6 +31,8 @@
 
 namespace poet {
 
+class FileWriter;
+
 class SessionModel {
  public:
   // Messages of constants that stand in the place of others, by where these begin in the file.
@@ -49,7 +51,11 @@ class SessionModel {
   struct Value {
     int64_t number = -1;  // of its short name
     uint32_t reads = 0;
-    bool is_kept = false, is_output = false, is_flag = false, is_shaped = false, is_unasked = false;
+    bool is_kept = false, is_flag = false, is_shaped = false, is_unasked = false;
+  };
+  struct Inferred {  // of two values, one's type from the other's
+    Value* made;
+    Value* read;
   };
   struct Node;
   // A Gate right behind the node whose outputs it lets go of, and the step that a Mark behind it says begins.
@@ -59,19 +65,16 @@ class SessionModel {
     std::string made;
     std::optional<int64_t> begins;
   };
-  class Writer;
 
   template <class Look>
   void each_graph_field(Look&& look);
   Value& value(std::string_view name) { return values_[std::string(name)]; }
   void look(uint64_t place, const Node& node);
   int64_t next_number();
-  void shape_what_is_inferred_from(const Node& node);
   void look_for_gate(uint64_t place, const Node& node);
-  void look_for_flag(const Node& node);
   void decide();
   std::string name_of(std::string_view name);
-  void write_graph(Writer& out, const Field& graph);
+  void write_graph(FileWriter& out, const Field& graph);
   std::string written(std::string_view message, uint64_t place);
 
   FileBytes file_;
@@ -79,6 +82,7 @@ class SessionModel {
   bool stays_, has_files_ = false;
   std::unordered_map<std::string, Value> values_;
   int64_t short_names_ = 0;
+  std::vector<Inferred> inferred_;
   std::vector<Gate> gates_;
   std::unordered_set<uint64_t> gone_;             // places of nodes
   std::unordered_map<uint64_t, int64_t> begins_;  // steps that nodes say for what is gone behind them

@@ -64,12 +64,19 @@ def write_session_model(
 
 
 def _unnamed(folder: Path) -> IO[bytes]:
-    """Return a file without a name: on the model's storage, else among temporary files."""
+    """Return a file without a name: on the model's storage, else among temporary files.
+
+    Raises:
+        InputError: if none can be made in either place.
+    """
     with contextlib.suppress(OSError):
         return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "w+b")
     import tempfile  # what it imports takes RAM of a process that trains
 
-    return tempfile.TemporaryFile()
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise InputError(f"No file can be made in {folder}, nor where temporary files go: {error.strerror}.") from error
 
 
 class LongNames:
