@@ -47,6 +47,17 @@ class InstalledRuntime(NamedTuple):
         """Whether it has gradient kernels and `onnxruntime.training`."""
         return self.distribution == "onnxruntime-training"
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Its version as numbers; none where they cannot be read."""
+        found = re.match(r"\d+(\.\d+)*", self.version)
+        return tuple(map(int, found[0].split("."))) if found is not None else ()
+
+    @property
+    def looks_for_model(self) -> bool:
+        """Whether the model's file must have a name if constants are in another one: 1.25 to 1.27 look for it."""
+        return (1, 25) <= self.numbers < (1, 28)
+
 
 def installed_runtime() -> InstalledRuntime:
     """Return which ONNX Runtime this environment has.
@@ -79,8 +90,7 @@ def installed_target() -> str:
 def _check_age(runtime: InstalledRuntime) -> None:
     """Check that a runtime is one that keeps to a plan, as far as its version can be read."""
     oldest = OLDEST_TRAINING if runtime.has_training else OLDEST_STOCK
-    numbers = re.match(r"\d+(\.\d+)*", runtime.version)
-    if numbers is None or tuple(map(int, numbers[0].split("."))) >= oldest:
+    if not runtime.numbers or runtime.numbers >= oldest:
         return
     known = ".".join(map(str, oldest))
     wanted = f"{runtime.distribution}{'==' if runtime.has_training else '>='}{known}"

@@ -22,7 +22,7 @@ from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
 from poet_onnx.training.padding import Filling
-from poet_onnx.training.session_model import LongNames, write_session_model
+from poet_onnx.training.session_model import LongNames, loaded_from, write_session_model
 
 if TYPE_CHECKING:
     from poet_onnx.training.large_constants import LargeConstants
@@ -182,15 +182,21 @@ class Runner:
         if isinstance(model, bytes):
             yield model
             return
-        knows_folder = not installed_runtime().has_training  # the entry below is newer than its runtime
-        file = write_session_model(model, references, readable=self._profiles, with_files=knows_folder)
+        runtime = installed_runtime()
+        file = write_session_model(
+            model,
+            references,
+            readable=self._profiles,
+            with_files=not runtime.has_training,  # the entry below is newer than its runtime
+            named=runtime.looks_for_model,
+        )
         if file is None:
             yield model
             return
         options.add_session_config_entry(_FOLDER_ENTRY, str(Path(model).resolve().parent))
         self._names = LongNames(model)
-        with file:
-            yield f"/proc/self/fd/{file.fileno()}"
+        with loaded_from(file) as path:
+            yield path
 
     def close(self) -> None:
         """Let go of the model and of all memory that it has; nothing but `is_closed` is asked afterwards."""
@@ -310,10 +316,13 @@ class Runner:
         seen = arena_statistics(arena)
         if seen.unplanned:
             self._arena = None
+            runtime = installed_runtime()
+            version = ".".join(map(str, runtime.numbers[:2]))
+            named = "" if runtime.has_training else f" and for this runtime (--onnxruntime {version})"
             warnings.warn(
                 f"A run of the {self._role} took {seen.unplanned_most_bytes} bytes outside of the plan's memory, by "
-                "which the process may exceed its budget: rewrite the model again with this version of poet-onnx, and "
-                "report the model if that does not help.",
+                "which the process may exceed its budget: rewrite the model again with this version of poet-onnx"
+                f"{named}, and report the model if that does not help.",
                 PoetWarning,
                 stacklevel=5,
             )

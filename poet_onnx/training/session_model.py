@@ -9,7 +9,8 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +23,12 @@ _MOST_BYTES = 4096
 
 
 def write_session_model(
-    path: str, references: Mapping[int, bytes], *, readable: bool = False, with_files: bool = True
+    path: str,
+    references: Mapping[int, bytes],
+    *,
+    readable: bool = False,
+    with_files: bool = True,
+    named: bool = False,
 ) -> IO[bytes] | None:
     """Write a model as a session loads it to a file that has no name, and is gone when it is closed.
 
@@ -32,9 +38,10 @@ def write_session_model(
         readable: whether nodes and values keep their names, for who looks at what the runtime says of them.
         with_files: whether constants may lie in files by names that are relative to the model's: the runtime is told
             the model's folder.
+        named: whether the file gets a name beside the model; `loaded_from` takes it away.
 
     Returns:
-        The open file; None where they do and may not.
+        The open file; None where they do and may not, or where it cannot have a name.
 
     Raises:
         InputError: if the model cannot be read, or is none, or there is no room for the other file.
@@ -46,7 +53,9 @@ def write_session_model(
     sizes = (ctypes.c_uint64 * count)(*map(len, references.values()))
     try:
         with open_regular(path) as model:
-            file = _unnamed(folder)
+            file = _named(folder) if named else _unnamed(folder)
+            if file is None:
+                return None
             done = operator_library().poet_write_session_model(
                 *(model.fileno(), file.fileno(), count, begins, messages, sizes, readable, with_files, why, _MOST_BYTES)
             )
@@ -61,6 +70,26 @@ def write_session_model(
             f"{folder}, or where temporary files go."
         )
     return None
+
+
+@contextlib.contextmanager
+def loaded_from(file: IO[bytes]) -> Iterator[str]:
+    """Yield a path at which a runtime can load an open file of `write_session_model`, and let go of the file."""
+    path = None if isinstance(file.name, int) else Path(file.name)
+    with file:
+        try:
+            yield str(path or f"/proc/self/fd/{file.fileno()}")
+        finally:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+def _named(folder: Path) -> IO[bytes] | None:
+    """Return a new file beside the model; None where none can be made."""
+    try:
+        return Path(folder, f".session-{os.getpid()}-{time.monotonic_ns()}.onnx").open("x+b")
+    except OSError:
+        return None
 
 
 def _unnamed(folder: Path) -> IO[bytes]:

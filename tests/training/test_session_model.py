@@ -24,7 +24,8 @@ from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import SPECS
 from poet_onnx.runtime import session_options
-from poet_onnx.training.session_model import LongNames, write_session_model
+from poet_onnx.runtime.installed import InstalledRuntime
+from poet_onnx.training.session_model import LongNames, loaded_from, write_session_model
 
 ROWS, TAKEN, RANK, MADE = 5, 7, 2, 3
 NARROW = {"narrow": (ROWS, RANK), "released": (ROWS, RANK), "z": (ROWS, RANK), "inverse": (ROWS, 1)}
@@ -296,6 +297,42 @@ def test_a_copy_goes_among_temporary_files_where_the_folder_takes_none(
     monkeypatch.setattr(os, "open", refusing)
     assert session_model(path) == expected
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_runtime_that_looks_for_the_model_finds_it(tmp_path: Path) -> None:
+    """Sessions of onnxruntime 1.25 to 1.27 refuse constants in a file where the model's has no name."""
+    versions = ("1.24.4", "1.25.1", "1.27.0", "1.28.0")
+    looking = [InstalledRuntime("onnxruntime", version).looks_for_model for version in versions]
+    assert looking == [False, True, True, False]
+    path = adapted(tmp_path / "net.onnx")
+    file = write_session_model(str(path), {}, named=True)
+    assert file is not None
+    with loaded_from(file) as name:
+        assert Path(name).parent == tmp_path
+        assert onnx.load(name) == session_model(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_session_leaves_no_file_beside_its_model(
+    tmp_path: Path, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, model = model_path("mlp-mse"), tmp_path / "net.onnx"
+    files = {*poet_onnx.rewrite(original, device="host", target="stock", optimizer="sgd").save(model)}
+    opened, losses = Path.open, []
+
+    def refusing(path: Path, mode: str = "r", *_: Any, **__: Any) -> IO[Any]:
+        if "x" in mode:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, mode)
+
+    for looks, is_writable in ((False, True), (True, True), (True, False)):
+        monkeypatch.setattr(InstalledRuntime, "looks_for_model", looks)
+        monkeypatch.setattr(Path, "open", opened if is_writable else refusing)
+        session = TrainingSession(str(model), str(original.parent / "checkpoint"))
+        assert {*tmp_path.iterdir()} == files
+        batch = {name: np.ones(shape, dtype) for name, dtype, shape in session.data_inputs}
+        losses.append(session.step(batch))
+    assert losses[0] == losses[1] == losses[2]
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
