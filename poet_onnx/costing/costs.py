@@ -277,7 +277,7 @@ def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile, thre
     joules = seconds * compute.active_watts
     if compute.joules_per_flop is not None:
         joules = (work.matmul_flops + work.elementwise_flops) * compute.joules_per_flop
-    return NodeCost(seconds, joules, workspace_bytes(graph, node, threads=threads))
+    return NodeCost(seconds, joules, workspace_bytes(graph, node, threads=threads, whole_columns=device.whole_columns))
 
 
 def _measured_costs(
@@ -304,17 +304,21 @@ def _measured_cost(
     return NodeCost(
         seconds,
         joules,
-        _measured_workspace_bytes(graph, node, found, measured),
+        _measured_workspace_bytes(graph, node, found, measured, device),
         measured=not (found.workspace_estimated or found.fitted),
     )
 
 
-def _measured_workspace_bytes(graph: TrainingGraph, node: Node, found: NodeMeasurement, measured: MeasuredCosts) -> int:
+def _measured_workspace_bytes(
+    graph: TrainingGraph, node: Node, found: NodeMeasurement, measured: MeasuredCosts, device: DeviceProfile
+) -> int:
     """Return what was measured, but no less than the rule says: a budget must hold whatever a file says."""
     if node.view:
         return 0
-    exact = workspace_bytes(graph, node, threads=measured.threads) if has_workspace_rule(node) else 0
-    return max(found.workspace_bytes, exact)
+    if not has_workspace_rule(node):
+        return found.workspace_bytes
+    exact_bytes = workspace_bytes(graph, node, threads=measured.threads, whole_columns=device.whole_columns)
+    return max(found.workspace_bytes, exact_bytes)
 
 
 def _costs_in_proportion(

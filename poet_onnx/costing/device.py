@@ -230,9 +230,7 @@ class ProcessProfile(_Sourced):
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
         session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
             for each input.
-        session_bytes_per_operator: a session for each kind of operator in its graph, whose code is then in memory; None
-            where `session_bytes` has it.
-        session_bytes_per_thread: a session for each thread inside an operator but the first; None as before.
+        session_bytes_per_thread: a session for each thread inside an operator but the first; None where not measured.
         paging_bytes: a session that pages: pages on their way, and the thread that moves them.
     """
 
@@ -243,7 +241,6 @@ class ProcessProfile(_Sourced):
     session_bytes: _ProcessBytes
     session_bytes_per_node: _ProcessBytes
     session_bytes_per_input: _ProcessBytes
-    session_bytes_per_operator: _ProcessBytes | None = None
     session_bytes_per_thread: _ProcessBytes | None = None
     paging_bytes: _ProcessBytes
 
@@ -260,6 +257,7 @@ class DeviceProfile(_Sourced):
         storage: where tensors are paged to; None for a device without storage.
         storage_kinds: kinds of storage that the board can have, the usual one first; none where `storage` is fixed.
         process: what a process takes besides the step's tensors; None where no Python runs, and nothing is counted.
+        whole_columns: its runtime's convolutions of several images or groups write all columns of an image at once.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -270,6 +268,7 @@ class DeviceProfile(_Sourced):
     storage: StorageProfile | None = None
     storage_kinds: Mapping[str, StorageBus] = Field(default_factory=dict)
     process: ProcessProfile | None = None
+    whole_columns: bool = False
 
     def with_storage(self, kind: str) -> DeviceProfile:
         """Return the device with storage of a kind.

@@ -129,7 +129,6 @@ class ProcessMeasurement(Record, strict=True):
         session_bytes: a session, whatever its graph.
         session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
             for each input.
-        session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
     """
 
@@ -138,7 +137,6 @@ class ProcessMeasurement(Record, strict=True):
     session_bytes: _Bytes
     session_bytes_per_node: _Bytes
     session_bytes_per_input: _Bytes
-    session_bytes_per_operator: _Bytes = 0
     paging_bytes: _Bytes
 
 

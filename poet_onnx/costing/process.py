@@ -50,9 +50,9 @@ _SINGLE_NODE_BYTES = 4_500
 """Nodes of a whole part of a layer: both sessions take so much besides for each one of evaluation (decoders of 8 and 24
 layers, stock onnxruntime 1.31)."""
 
-_SECOND_SESSION_BYTES = 900_000
-"""A second session takes this besides its nodes and inputs: .6 to .95 MB were measured (ResNet-18, U-Net; stock
-onnxruntime 1.31), most of it code that evaluation runs and training does not."""
+_SECOND_SESSION_BYTES = 1_300_000
+"""A second session takes this besides its nodes and inputs, most of it code that evaluation runs and training does not,
+with what calls take of code besides: .7 to 1.3 MB were measured (ten models; stock onnxruntime 1.31)."""
 
 _COMPARING_BYTES = 10_000_000
 """Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
@@ -78,7 +78,7 @@ MEANS = {
     "paging": "pages on their way to storage and back",
     "save_checkpoint": "no copy of a tensor",
     "load_checkpoint": "one piece of a tensor at a time, and their names",
-    "export_inference_model": "one piece of a tensor at a time, and the names in the graph",
+    "export_inference_model": "one piece of a tensor at a time, and names in the graph, besides load_checkpoint's",
     "imports": "taken before it trains, and given back",
 }
 """What is in each line, in words that fit a line; some lines say their figures besides."""
@@ -94,7 +94,6 @@ class ProcessCosts:
         session_bytes: a session, whatever its graph.
         session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
             for each input.
-        session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
         stored_session_bytes: a session at least, whose graph reads from a store on disk.
     """
@@ -104,7 +103,6 @@ class ProcessCosts:
     session_bytes: int = 0
     session_bytes_per_node: int = 0
     session_bytes_per_input: int = 0
-    session_bytes_per_operator: int = 0
     paging_bytes: int = 0
     stored_session_bytes: int = 0
 
@@ -148,7 +146,6 @@ class ProcessCosts:
             max(0, session_bytes - saved.session_bytes),
             profile.session_bytes_per_node,
             profile.session_bytes_per_input,
-            profile.session_bytes_per_operator or 0,
             profile.paging_bytes,
         )
 
@@ -225,7 +222,7 @@ class EvaluationMemory:
         region_bytes: what its step takes of the region that it shares with the training step.
         heap_bytes: the most that a node takes past the runtime's allocator.
         exported_nodes: of the graph that is exported, where that is another one.
-        exported_bytes: of its constants that this one has not.
+        exported_bytes: that exporting its constants takes.
     """
 
     session_bytes: int
@@ -261,7 +258,6 @@ def process_memory(
     costs: ProcessCosts,
     *,
     nodes: int,
-    operators: int,
     region_bytes: int,
     pages: bool,
     evaluation: EvaluationMemory | None = None,
@@ -272,7 +268,6 @@ def process_memory(
         graph: that was planned; what lives through its step is counted once.
         costs: of the process.
         nodes: of the graph that runs.
-        operators: kinds of them in that graph.
         region_bytes: what the transient values of the step take, packed.
         pages: whether the step pages.
         evaluation: what evaluating takes; None where there is no evaluation graph.
@@ -283,7 +278,7 @@ def process_memory(
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
     session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node
-    session_bytes += len(graph.inputs) * costs.session_bytes_per_input + operators * costs.session_bytes_per_operator
+    session_bytes += len(graph.inputs) * costs.session_bytes_per_input
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
     session_bytes += most_heap_bytes if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
@@ -316,13 +311,14 @@ def _calls(graph: TrainingGraph, costs: ProcessCosts, evaluation: EvaluationMemo
     nodes = sum(node.phase is Phase.FORWARD for node in graph.nodes)
     tensors = sum(tensor.role in _CHECKPOINTED for tensor in graph.tensors.values() if tensor.resident)
     exporting_bytes = _EXPORTING_BYTES + nodes * _EXPORTING_BYTES_PER_NODE
+    resuming_bytes = _RESUMING_BYTES + tensors * _RESUMING_BYTES_PER_TENSOR
     if evaluation is not None and evaluation.exported_nodes:
         exporting_bytes = _EXPORTING_BYTES + evaluation.exported_bytes
         exporting_bytes += evaluation.exported_nodes * (_EXPORTING_BYTES_PER_NODE + _UNPACKED_BYTES_PER_NODE)
     for name, size_bytes in (
         ("save_checkpoint", _SAVING_BYTES),
-        ("load_checkpoint", _RESUMING_BYTES + tensors * _RESUMING_BYTES_PER_TENSOR),
-        ("export_inference_model", exporting_bytes),
+        ("load_checkpoint", resuming_bytes),
+        ("export_inference_model", max(0, exporting_bytes - resuming_bytes)),  # it finds the other's memory free
     ):
         yield ProcessLine(name, size_bytes if costs.runtime_bytes else 0, MEANS[name], False)
 

@@ -18,22 +18,27 @@ class Saved(NamedTuple):
 
 
 _PYTHONS = {
-    "3.10": Saved(2_050_000, 400_000),
+    "3.10": Saved(1_650_000, 400_000),
     "3.11": Saved(350_000, 0),
-    "3.12": Saved(1_150_000, 400_000),
-    "3.13": Saved(1_450_000, 400_000),
+    "3.12": Saved(1_050_000, 400_000),
+    "3.13": Saved(1_250_000, 400_000),
     "3.14": Saved(0, 0),
 }
 """What versions of Python save, measured on x86_64 with onnxruntime 1.31; for 3.10 with 1.23, its last one."""
 
 _RUNTIMES_BYTES = {
-    "1.23": 1_350_000,
-    "1.24": 650_000,
-    **dict.fromkeys(("1.25", "1.26", "1.27"), 450_000),
-    **dict.fromkeys(("1.28", "1.29", "1.30", "1.31"), 0),
+    "1.23": 1_850_000,
+    "1.24": 900_000,
+    **dict.fromkeys(("1.25", "1.26", "1.27"), 600_000),
+    **dict.fromkeys(("1.28", "1.29", "1.30"), 400_000),
+    "1.31": 0,
 }
-"""Bytes that versions of onnxruntime take less than 1.31 does. Measured on x86_64 with Python 3.11 and six models:
-1.23 takes 1.4 to 1.7 MB less, 1.24 .7 to .8, 1.27 .5 to .7."""
+"""Bytes that versions of onnxruntime take less than 1.31 does, measured on x86_64 with Python 3.11 and ten models
+(scripts/results/every_call.csv)."""
+
+_WHOLE_COLUMNS = ("1.23", "1.24", "1.25", "1.26")
+"""Versions of onnxruntime whose convolutions of several images or groups write the columns of a whole image for each
+thread, as counted by their allocations; 1.27 to 1.31 and onnxruntime-training 1.19.2 write 64 KiB of them."""
 
 _LAST_RUNTIME = {"3.10": "1.23"}
 """Versions of Python whose last onnxruntime is an old one, with that."""
@@ -80,8 +85,16 @@ class Versions:
     def saved(self) -> Saved:
         """What they take less than those that take the most."""
         found = _PYTHONS.get(self.python or "", Saved(0, 0))
-        runtime = self.onnxruntime or _LAST_RUNTIME.get(self.python or "", "")
-        return found._replace(runtime_bytes=found.runtime_bytes + _RUNTIMES_BYTES.get(runtime, 0))
+        return found._replace(runtime_bytes=found.runtime_bytes + _RUNTIMES_BYTES.get(self._runtime, 0))
+
+    def running_on(self, device: DeviceProfile, target: str) -> DeviceProfile:
+        """Return a device with what its runtime takes otherwise than the last one."""
+        takes_columns = target == "stock" and self._runtime in _WHOLE_COLUMNS
+        return device.model_copy(update={"whole_columns": True}) if takes_columns else device
+
+    @property
+    def _runtime(self) -> str:
+        return self.onnxruntime or _LAST_RUNTIME.get(self.python or "", "")
 
 
 def _not_measured(what: str, said: str, known: list[str]) -> InputError:

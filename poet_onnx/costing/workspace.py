@@ -11,16 +11,17 @@ from poet_onnx.graph.operators.rules import nothing
 from poet_onnx.graph.operators.spec import WorkspaceRule
 
 
-def workspace_bytes(graph: TrainingGraph, node: Node, *, threads: int = 1) -> int:
+def workspace_bytes(graph: TrainingGraph, node: Node, *, threads: int = 1, whole_columns: bool = False) -> int:
     """Return the workspace of a node, in bytes, as ONNX Runtime's CPU allocator counts it.
 
     Args:
         graph: where the node's tensors are.
         node: of that graph.
         threads: threads inside an operator; a convolution takes a buffer for each.
+        whole_columns: as in `DeviceProfile`.
     """
     rule = _rule(node) or _spec(node).estimate
-    return rule(Call.of(graph, node, threads))
+    return rule(Call.of(graph, node, threads, whole_columns=whole_columns))
 
 
 def heap_bytes(graph: TrainingGraph, node: Node) -> int:

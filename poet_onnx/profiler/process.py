@@ -87,6 +87,5 @@ def measure_process(
         session_bytes=session,
         session_bytes_per_node=known.session_bytes_per_node,
         session_bytes_per_input=known.session_bytes_per_input,
-        session_bytes_per_operator=known.session_bytes_per_operator or 0,
         paging_bytes=known.paging_bytes,
     )

@@ -93,7 +93,8 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
         versions = versions_of(group[0], options)
         # Boards that differ in their cores alone are looked at with the memory that the most threads take.
         threads = max(board.compute.threads(options.threads) for board in group)
-        ways = Ways(source.model, given.train_graph, group[0], options.target, threads, updates, versions)
+        board = versions.running_on(group[0], options.target)
+        ways = Ways(source.model, given.train_graph, board, options.target, threads, updates, versions)
         found |= {each.device: each for each in _verdicts(group, ways, options.threads)}
     return Fit(
         model=os.fspath(path),

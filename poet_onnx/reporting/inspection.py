@@ -133,10 +133,12 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
         InputError: if an option or the model cannot be used.
     """
     device, target = load_device(options.device, options.storage), options.target
+    versions = versions_of(device, options)
+    device = versions.running_on(device, target)
     given = Given.read(path, options)
     threads = device.compute.threads(options.threads)
     source, updates = given.prepared(options, threads=threads)
-    costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions_of(device, options))
+    costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions)
     process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph
     beside = partial(EvaluationStep.beside, evaluated, source.model, device, target, threads=threads)

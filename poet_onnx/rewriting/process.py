@@ -18,7 +18,7 @@ from poet_onnx.costing.process import (
 )
 from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
-from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.layout import LayoutNode, loaded_nodes, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
@@ -83,7 +83,6 @@ class TrainingProcess:
             graph,
             self.costs,
             nodes=len(graph.nodes),
-            operators=_operators(graph.nodes),
             region_bytes=region_bytes,
             pages=False,
             evaluation=self.evaluation,
@@ -105,7 +104,7 @@ class TrainingProcess:
         Values would be packed without a gap, and what runs again would have a Gate each, and transfers none.
         """
         costs, ordered = self.costs, self._of_nodes(graph, 0)
-        fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node + costs.session_bytes_per_operator
+        fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node
 
         def peak_bytes(plan: SimulatedPlan) -> int:
             extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
@@ -120,12 +119,10 @@ class TrainingProcess:
     def _of_layout(
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], steps: Sequence[Step], region_bytes: int
     ) -> ProcessMemory:
-        loaded = loaded_nodes(layout)
         return process_memory(
             graph,
             self.costs,
-            nodes=1 + len(loaded),
-            operators=1 + _operators(loaded),
+            nodes=1 + len(loaded_nodes(layout)),
             region_bytes=self._region_bytes(region_bytes),
             pages=any(step.action is Action.PAGE_OUT_START for step in steps),
             evaluation=self.evaluation,
@@ -145,15 +142,15 @@ class TrainingProcess:
         )
         return replace(self, evaluation=memory)
 
-    def exporting(self, nodes: int, own_bytes: int) -> TrainingProcess:
+    def exporting(self, nodes: int, constants_bytes: int) -> TrainingProcess:
         """Return the process, which evaluates, and exports another graph.
 
         Args:
             nodes: of that graph.
-            own_bytes: of its constants that the graph that evaluates has not.
+            constants_bytes: that exporting its constants takes.
         """
         assert self.evaluation is not None
-        return replace(self, evaluation=replace(self.evaluation, exported_nodes=nodes, exported_bytes=own_bytes))
+        return replace(self, evaluation=replace(self.evaluation, exported_nodes=nodes, exported_bytes=constants_bytes))
 
     def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
         """Return what the process takes that carries out an order which neither recomputes nor pages."""
@@ -166,8 +163,3 @@ def _is_extra(step: Step, before: Step) -> bool:
         return step.copy > 0
     is_end = step.action in (Action.PAGE_OUT_END, Action.PAGE_IN_END)
     return not is_end or before.subject != step.subject
-
-
-def _operators(nodes: Sequence[Node | LayoutNode]) -> int:
-    """Return how many kinds of operators there are."""
-    return len({(node.domain, node.op_type) for node in nodes})

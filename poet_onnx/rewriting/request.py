@@ -57,6 +57,8 @@ class Request:
             share_of = "the transient peak after ordering"
             budget = parse_budget(options.activation_budget, name="activation budget", share_of=share_of)
         device, plan = load_device(options.device, options.storage), options.plan
+        versions = versions_of(device, options)
+        device = versions.running_on(device, options.target)
         measured = _measured(options.costs)
         threads = device.compute.threads(options.threads or (None if measured is None else measured.threads))
         if measured is not None:
@@ -70,7 +72,7 @@ class Request:
             threads=threads,
             plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
             known_plans=tuple(_named(known, number) for number, known in enumerate(options.known_plans, start=1)),
-            versions=versions_of(device, options),
+            versions=versions,
             optimizer=OptimizerChoice.read(options),
             limits=Limits(max_written_bytes=_max_written_bytes(options.max_written, options.lifetime, device)),
         )

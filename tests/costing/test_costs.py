@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forward_models import parse
 
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import DeviceProfile, device_names, load_device
 from poet_onnx.costing.flops import count_work
 from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
+from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import workspace_bytes
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
@@ -174,6 +176,41 @@ def test_every_thread_may_need_workspace(model_path: Callable[..., Path]) -> Non
     one, four = (cost_table(graph, load_device("host"), threads=threads).nodes for threads in (1, 4))
     assert all(four[name].workspace_bytes >= cost.workspace_bytes for name, cost in one.items())
     assert any(four[name].workspace_bytes > cost.workspace_bytes for name, cost in one.items())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "group", "allocated"),
+    [  # by a convolution of 3 x 3 with 1, 2 and 4 threads, as onnxruntime 1.23 and 1.26 count
+        ((4, 3, 8, 64), 1, (443232, 885728, 1770720)),
+        ((4, 8, 4, 64), 1, (1180800, 2360576, 4720128)),
+        ((1, 8, 4, 64), 1, (66688, 132352, 263680)),
+        ((1, 16, 16, 32), 4, (149760, 297344, 592512)),
+        ((2, 64, 64, 4), 1, (184320, 184448, 184704)),
+        ((8, 3, 64, 33), 1, (285696, 564608, 1122432)),
+    ],
+)
+def test_convolutions_of_older_runtimes_write_whole_columns(
+    sizes: tuple[int, int, int, int], group: int, allocated: tuple[int, ...]
+) -> None:
+    count, channels, filters, side = sizes
+    model = parse(
+        f"""g (float[{count}, {channels}, {side}, {side}] x, float[{filters}, {channels // group}, 3, 3] w)
+        => (float[{count}, {filters}, {side}, {side}] y) {{
+        y = Conv <pads = [1, 1, 1, 1], group = {group}> (x, w) }}""",
+        {},
+    )
+    graph = extract(model, trains=False)
+    weight_bytes, (node,) = 4 * filters * channels // group * 9, graph.nodes
+    for threads, counted in zip((1, 2, 4), allocated, strict=True):
+        found = workspace_bytes(graph, node, threads=threads, whole_columns=True)
+        assert 0 <= counted - found <= weight_bytes + 4 * 128 * threads
+    older = Versions("3.10").running_on(load_device("a72"), "stock")
+    assert older.whole_columns
+    assert not Versions("3.11", "1.27").running_on(load_device("a72"), "stock").whole_columns
+    assert not Versions("3.10").running_on(load_device("a72"), "training").whole_columns
+    assert cost_table(graph, older, threads=2).nodes[node.name].workspace_bytes == workspace_bytes(
+        graph, node, threads=2, whole_columns=True
+    )
 
 
 def test_measured_costs_of_another_graph_are_refused(graph: TrainingGraph) -> None:

@@ -82,7 +82,7 @@ def test_a_device_without_python_counts_tensors_alone(model_path: Callable[..., 
     device = load_device("m4")
     graph = rewrite(model_path("mlp-mse"), device="host").graph
     costs = ProcessCosts.of(device, None, "training")
-    memory = process_memory(graph, costs, nodes=9, operators=4, region_bytes=500, pages=True)
+    memory = process_memory(graph, costs, nodes=9, region_bytes=500, pages=True)
     assert memory.peak_bytes == graph.resident_bytes + 500
 
 

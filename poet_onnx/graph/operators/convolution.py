@@ -113,7 +113,8 @@ def _conv_transpose_grad_flops(call: Call) -> int:
 
 def _conv_workspace(call: Call) -> int:
     # MlasConvPrepare: a pointwise product needs nothing; few output pixels: all columns; else one block per thread.
-    # A thread of onnxruntime 1.31 works at whole images or groups, one of onnxruntime-training 1.19.2 at parts.
+    # A thread of onnxruntime 1.31 works at whole images or groups, one of onnxruntime-training 1.19.2 at parts; one of
+    # 1.23 to 1.26 has room for the columns of an image, or for what becomes of it.
     x, weight, y = call.input(0), call.input(1), call.output(0)
     groups = call.integer("group", 1)
     kernel, pixels = weight.shape[2:], math.prod(y.shape[2:])
@@ -128,7 +129,10 @@ def _conv_workspace(call: Call) -> int:
         return 4 * depth * pixels
     products = y.shape[0] * groups
     whole = min(products, call.threads) if products > 1 else 1
-    return _CONV_BUFFER_BYTES * max(whole, _conv_threads(filters * pixels * depth, pixels, call.threads))
+    buffers_bytes = _CONV_BUFFER_BYTES * max(whole, _conv_threads(filters * pixels * depth, pixels, call.threads))
+    if call.whole_columns and products > 1:
+        return max(buffers_bytes, 4 * max(depth, filters) * pixels * whole)
+    return buffers_bytes
 
 
 def _multiplies_input_directly(call: Call, x: Tensor, weight: Tensor) -> bool:

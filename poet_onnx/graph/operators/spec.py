@@ -77,6 +77,7 @@ class Call:
         op_type, domain, attributes: of the node.
         inputs, outputs: its tensors, None where an optional one is absent.
         threads: inside the operator; some kernels take a buffer for each.
+        whole_columns: convolutions of several images or groups write all columns of an image at once.
     """
 
     op_type: str
@@ -85,13 +86,14 @@ class Call:
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor | None, ...]
     threads: int = 1
+    whole_columns: bool = False
 
     @classmethod
-    def of(cls, graph: TrainingGraph, node: Node, threads: int = 1) -> Call:
+    def of(cls, graph: TrainingGraph, node: Node, threads: int = 1, *, whole_columns: bool = False) -> Call:
         """Return a node of a graph with its tensors."""
         inputs = tuple(graph.tensors[name] if name else None for name in node.inputs)
         outputs = tuple(graph.tensors[name] if name else None for name in node.outputs)
-        return cls(node.op_type, node.domain, node.attributes, inputs, outputs, threads)
+        return cls(node.op_type, node.domain, node.attributes, inputs, outputs, threads, whole_columns)
 
     def input(self, index: int) -> Tensor:
         """Return an input that the operator needs.

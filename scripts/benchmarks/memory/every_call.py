@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Does a process keep to its RAM budget in every call: training, evaluation, checkpoints, resuming, export?
 
-    PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON -o OUT.csv
+    PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON... -o OUT.csv
 
 Each model is exported with torch and rewritten for the stock runtime with AdamW and a RAM budget between what its
-ordered step needs and the least. Two processes then live under a memory cgroup equal to that budget:
+ordered step needs and the least. Two processes of each Python then live under a memory cgroup equal to that budget,
+which is smaller or larger by what this Python and its onnxruntime take less or more than those that it is planned for:
 first   trains, evaluates, trains, writes a checkpoint, trains; goes back to the checkpoint and trains the same batches:
         losses must be the same to the bit; writes an inference model.
 second  starts from the checkpoint and trains the same batches: the same losses again.
@@ -20,15 +21,19 @@ import csv
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from quantized_memory import LORA
 from quantized_memory import exported as exported_decoder
+
+from poet_onnx.costing.device import HOST, load_device
+from poet_onnx.costing.versions import Versions
 
 PIXELS = "pixels"
 """Scores for each pixel of large images, [N, C, H, W], with labels [N, H, W]: nearly all of its RAM is the loss's."""
@@ -64,7 +69,10 @@ ATTEMPTS, LARGER = 4, 1.03
 """At a budget, and what it grows by where no plan is found."""
 
 CALLS = ("trained_bytes", "evaluated_bytes", "saved_bytes", "resumed_bytes", "exported_bytes")
-FIELDS = ("model", "threads", "passed", "budget_bytes", "predicted_bytes", "peak_bytes", *CALLS, "unplanned", "note")
+FIELDS = (
+    *("model", "threads", "python", "onnxruntime", "passed", "budget_bytes", "predicted_bytes", "peak_bytes"),
+    *(*CALLS, "unplanned", "note"),
+)
 Row = dict[str, Any]
 
 
@@ -73,10 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default all: {', '.join(MODELS)}")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="inside an operator (default 1 2)")
-    parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), metavar="PYTHON")
+    parser.add_argument("--stock-python", nargs="+", metavar="PYTHON", help="interpreters with the stock onnxruntime")
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
     options = parser.parse_args(arguments)
-    if options.stock_python is None:
+    own = os.environ.get("POET_STOCK_PYTHON")
+    pythons = options.stock_python or ([own] if own else [])
+    if not pythons:
         parser.error("--stock-python is needed: the interpreter of an environment with the stock onnxruntime")
     if unknown := set(options.models) - set(MODELS):
         parser.error(f"no model {sorted(unknown)[0]!r}: use {', '.join(MODELS)}")
@@ -84,9 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models or MODELS:
             for threads in options.threads:
-                rows.append(lived(name, threads, Path(folder), options.stock_python))
-                print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
-                write(options.output, rows)
+                for row in lived(name, threads, Path(folder), pythons):
+                    rows.append(row)
+                    print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+                    write(options.output, rows)
     return 0 if all(row["passed"] == "yes" for row in rows) else 1
 
 
@@ -95,39 +106,70 @@ def write(path: Path | None, rows: Sequence[Row]) -> None:
     if path is None:
         return
     with path.open("w", newline="", encoding="utf-8") as file:
-        file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON -o CSV\n")
+        file.write(
+            "# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON... -o CSV\n"
+        )
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def lived(name: str, threads: int, folder: Path, python: str) -> Row:
-    """Return a row: what a model's processes took, and whether all is as promised."""
+def lived(name: str, threads: int, folder: Path, pythons: Sequence[str]) -> Iterator[Row]:
+    """Yield a row for each Python: what a model's processes took, and whether all is as promised."""
     forward, parameters = exported(name, folder)
-    model = folder / f"{name}-{threads}.poet.onnx"
-    result = rewritten(forward, parameters, threads)
-    result.save(model)
-    job = {"model": str(model), "checkpoint": str(folder / "checkpoint"), "threads": threads}
-    if result.plan.stored:
-        job["store"] = str(model.with_suffix(".store"))
-    first = process({**job, "exported": str(folder / "trained.onnx")}, result.budget_bytes, python)
-    second = process(job, result.budget_bytes, python) if "problem" not in first else {"problem": "not run"}
+    planned: dict[bool, tuple[Any, Any]] = {}
+    for python in pythons:
+        versions = versions_of(python)
+        takes_columns = versions.running_on(load_device(HOST), "stock").whole_columns
+        model = folder / f"{name}-{threads}-{takes_columns}.poet.onnx"
+        if takes_columns not in planned:  # one plan for all that take as much in a step
+            planned[takes_columns] = versions, rewritten(forward, parameters, threads, versions)
+            planned[takes_columns][1].save(model)
+        others, result = planned[takes_columns]
+        job = {"model": str(model), "checkpoint": str(folder / "checkpoint"), "threads": threads}
+        if result.plan.stored:
+            job["store"] = str(folder / "store")
+        runtime_bytes = versions.saved.runtime_bytes - others.saved.runtime_bytes
+        saved_bytes = runtime_bytes + versions.saved.session_bytes - others.saved.session_bytes
+        predicted_bytes = result.process.training_bytes - saved_bytes
+        yield {
+            "model": name,
+            "threads": threads,
+            "python": versions.python,
+            "onnxruntime": versions.onnxruntime,
+            "predicted_bytes": max(predicted_bytes, result.process.import_bytes - runtime_bytes),
+            **both({**job, "exported": str(folder / "trained.onnx")}, result.budget_bytes - saved_bytes, python),
+        }
+        shutil.rmtree(folder / "store", ignore_errors=True)
+
+
+def versions_of(python: str) -> Versions:
+    """Return the versions of an interpreter and of the onnxruntime that it imports."""
+    code = "import sys, onnxruntime as o; print('%d.%d' % sys.version_info[:2], *o.__version__.split('.')[:2])"
+    version, *runtime = subprocess.run(
+        [python, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
+    return Versions(version, ".".join(runtime))
+
+
+def both(job: Mapping[str, Any], budget_bytes: int, python: str) -> Row:
+    """Return what the two processes of a job took."""
+    first = process(job, budget_bytes, python)
+    again = {key: value for key, value in job.items() if key != "exported"}
+    second = process(again, budget_bytes, python) if "problem" not in first else {"problem": "not run"}
     problems = [run["problem"] for run in (first, second) if "problem" in run]
-    peak = max(run.get("peak_bytes", 0) for run in (first, second))
+    peak_bytes = max(run.get("peak_bytes", 0) for run in (first, second))
     if first.get("losses") != second.get("losses"):
         problems.append("another process goes on from the checkpoint to other losses")
-    if peak > result.budget_bytes:
-        problems.append(f"{peak - result.budget_bytes:,} bytes above the budget")
+    if peak_bytes > budget_bytes:
+        problems.append(f"{peak_bytes - budget_bytes:,} bytes above the budget")
     unplanned = sum(run.get("unplanned", 0) for run in (first, second))
     if unplanned:
         problems.append("blocks outside the region")
     return {
-        "model": name,
-        "threads": threads,
+        "budget_bytes": budget_bytes,
         "passed": "NO" if problems else "yes",
-        "budget_bytes": result.budget_bytes,
-        "predicted_bytes": result.process.peak_bytes,
-        "peak_bytes": peak,
+        "peak_bytes": peak_bytes,
         **{field: first[field] for field in CALLS if field in first},
         "unplanned": unplanned,
         "note": "; ".join(problems),
@@ -169,13 +211,14 @@ def pixels() -> Any:
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(8, 4, 3, padding=1))
 
 
-def rewritten(forward: Path, parameters: Sequence[str], threads: int) -> Any:
+def rewritten(forward: Path, parameters: Sequence[str], threads: int, versions: Versions) -> Any:
     """Return the training step, for a budget that ordering alone does not keep to."""
     from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError, LimitReachedError
 
     plain: dict[str, Any] = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads}
     plain |= {"gap": 0.05, "store": "never"}  # all of the state in RAM
+    plain |= {"python": versions.python, "onnxruntime": versions.onnxruntime}
     if parameters:
         plain["train"] = parameters  # that vit's class token is one, an ONNX file does not tell
     else:
