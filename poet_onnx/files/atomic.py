@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import re
 import stat
@@ -17,9 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from poet_onnx.errors import InputError
+
+_MOST_WAITING_BYTES = 4 << 20
 
 _UNNAMED = re.compile(r"\.poet-onnx-[0-9a-f]{16}\.part")
 
@@ -49,7 +52,7 @@ def write_file(
         part.open()
         if replace:
             part.take_permissions(path.name)
-        with open(part.descriptor, "wb", closefd=False) as file:
+        with io.BufferedWriter(_PushedFile(part.descriptor, "wb", closefd=False)) as file:
             fill(file)
         os.fsync(part.descriptor)
         named = _Named(path, _identity(os.fstat(part.descriptor)))
@@ -99,6 +102,26 @@ def cannot_write(path: str | os.PathLike[str], error: OSError) -> InputError:
     if isinstance(error, FileExistsError):
         return InputError(f"{path} exists already and is not replaced: remove it, or give another name.")
     return InputError(f"{path} cannot be written: {error.strerror or error}.")
+
+
+class _PushedFile(io.FileIO):
+    """A file whose pages go to the disk while it is written, and out of memory.
+
+    A memory cgroup counts pages that are not on the disk yet: of a large file they would fill it, and version 1 kills
+    a process that writes faster than the disk.
+    """
+
+    _waiting_bytes = 0
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes, and wait until those before them are on the disk where there are many."""
+        count = super().write(data)
+        self._waiting_bytes += count
+        if self._waiting_bytes >= _MOST_WAITING_BYTES:
+            os.fdatasync(self.fileno())
+            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            self._waiting_bytes = 0
+        return count
 
 
 class Written:

@@ -264,3 +264,21 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: No such file"):
         atomic.write_text(tmp_path / "nowhere" / "a", "new")
     assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_a_large_file_never_has_much_that_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A process in a memory cgroup was killed while it exported: what waits counts as its memory."""
+    pushed, synced = [], os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        pushed.append(os.fstat(descriptor).st_size)
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    piece, count = os.urandom(100_000), 105
+    write_file(tmp_path / "large", lambda file: file.writelines(piece for _ in range(count)))
+    assert (tmp_path / "large").read_bytes() == piece * count
+    assert len(pushed) == len(piece) * count // (4 << 20)
+    assert all(after - before < (4 << 20) + len(piece) for before, after in zip([0, *pushed], pushed, strict=False))
