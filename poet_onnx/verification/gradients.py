@@ -103,7 +103,10 @@ class _Trial:
         roles = find_roles(self._model)
         self._feeds: dict[str, Array] = dict(random_feeds(self._graph, seed))
         self._parameters = tuple(roles.parameters)
-        self.gradients = _gradient_names(self._model, roles.buffers)
+        named = _gradient_names(self._model, roles.buffers)
+        self.gradients = {name: found for name, found in named.items() if self._feeds[name].size}
+        if not self.gradients:
+            raise InputError("No parameter of the model has an element: there is no gradient to check.")
         masks = dropout_masks(forward_nodes(self._model, roles.loss))
         self._made = self._run([*self.gradients.values(), *masks], self._feeds)
         masked = {name: self._made[name] for name in masks}
@@ -146,7 +149,9 @@ class _Trial:
         return {
             name: tensor
             for name, tensor in pairs
-            if tensor is not None and shapes[name] == self.double.values[tensor].shape
+            if tensor is not None
+            and self.double.values[tensor].size
+            and shapes[name] == self.double.values[tensor].shape
         }
 
     @cached_property

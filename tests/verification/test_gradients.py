@@ -15,6 +15,7 @@ import torch
 from adapter_models import exported
 from cli_runs import Cli, assert_one_sentence
 from deep import sampled
+from forward_models import parse, random
 from gradient_models import OURS, export
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
@@ -453,3 +454,14 @@ def test_at_a_kink_the_sides_differ() -> None:
     for operator in ("Relu", "Abs", "LeakyRelu"):
         one, other = (PIECES["", operator]([x], [zeros], {}, side) for side in (1.0, -1.0))
         assert not np.allclose(one, other)
+
+
+def test_a_parameter_without_elements_has_nothing_to_check() -> None:
+    text = """g (float[4, 3] x) => (float[4, 5] y) { whole = Concat <axis = 1> (w, e) y = MatMul(x, whole) }"""
+    weights = {"w": random(3, 5), "e": np.zeros((3, 0), np.float32)}
+    report = poet_onnx.verify_gradients(poet_onnx.train_graph(parse(text, weights), train="*", loss="mse").training)
+    assert report.passed
+    assert [check.parameter for check in report.parameters] == ["w"]
+    alone = parse("g (float[4, 0] x) => (float[4, 5] y) { y = MatMul(x, e) }", {"e": np.zeros((0, 5), np.float32)})
+    with pytest.raises(InputError, match="No parameter of the model has an element"):
+        poet_onnx.verify_gradients(poet_onnx.train_graph(alone, train="*", loss="mse").training)
