@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import NamedTuple
+
 import onnx_ir as ir
 
-from poet_onnx.description.forward import pack_forward
+from poet_onnx.description.forward import TURNED_BYTES, TURNED_KEY, pack_forward
 from poet_onnx.files.external_data import embed
 from poet_onnx.graph.extract import constant_array
 from poet_onnx.graph.extract.roles import forget_roles
@@ -17,10 +20,50 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.IN
 """Of elements of constants that are looked up: those that a session can read in a file."""
 
 
-def own_bytes(forward: ir.Graph, other: ir.Graph) -> int:
-    """Return the bytes of a graph's constants that another one has not, by their names."""
-    missing = (value.const_value for name, value in forward.initializers.items() if name not in other.initializers)
-    return sum(tensor.nbytes for tensor in missing if tensor is not None)
+class Beside(NamedTuple):
+    """What an exported graph has of another one, and what not.
+
+    Attributes:
+        names: of its constants in the other graph, by its own.
+        turned: those of them that the other graph has transposed.
+        own_bytes: of its constants that the other graph has not.
+    """
+
+    names: dict[str, str]
+    turned: frozenset[str]
+    own_bytes: int
+
+    @classmethod
+    def of(cls, forward: ir.Graph, other: ir.Graph) -> Beside:
+        """Look for a graph's constants in another one, by their names and by those of their transposes."""
+        names, turned, missing_bytes = dict[str, str](), set[str](), 0
+        for name, value in forward.initializers.items():
+            transposed = _transposed(value)
+            if name in other.initializers:
+                names[name] = name
+            elif transposed in other.initializers:
+                names[name] = transposed
+                turned.add(name)
+            elif value.const_value is not None:
+                missing_bytes += value.const_value.nbytes
+        return cls(names, frozenset(turned), missing_bytes)
+
+    @property
+    def exporting_bytes(self) -> int:
+        """Bytes that are in memory while it is exported: of a weight that is turned both forms of a part are."""
+        return self.own_bytes + (2 * TURNED_BYTES if self.turned else 0)
+
+
+def _transposed(value: ir.Value) -> str:
+    """Return the name of a matrix's transpose, if all that reads it is what makes this; else nothing."""
+    readers = [node for node, _ in value.uses()]
+    if len(readers) != 1 or readers[0].op_type != "Transpose" or value.const_value is None:
+        return ""
+    return readers[0].outputs[0].name or "" if len(value.const_value.shape) == 2 and _swaps(readers[0]) else ""
+
+
+def _swaps(node: ir.Node) -> bool:
+    return list(node.attributes.get_ints("perm", (1, 0))) == [1, 0]
 
 
 def live_nodes(forward: ir.Graph) -> int:
@@ -40,22 +83,32 @@ def packed_forward(forward: ir.Model, other: ir.Graph) -> str:
         forward: is changed.
         other: the other model's graph.
     """
-    graph = forward.graph
-    for name, value in list(graph.initializers.items()):
-        tensor, its = value.const_value, other.initializers.get(name)
-        if tensor is None or its is None or not _is_same(name, tensor, its.const_value):
+    graph, beside = forward.graph, Beside.of(forward.graph, other)
+    turned = {}
+    for name, its_name in beside.names.items():
+        value, is_turned = graph.initializers[name], name in beside.turned
+        tensor, its = value.const_value, other.initializers[its_name].const_value
+        if tensor is None or its is None or not _is_same(name, tensor, its, is_turned=is_turned):
             continue
+        if is_turned:
+            turned[name] = its_name
         del graph.initializers[name]
         value.type, value.shape, value.const_value = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy()), None
         graph.inputs.append(value)
+    if turned:
+        forward.metadata_props[TURNED_KEY] = json.dumps(turned)
     embed(forward)
     forget_roles(graph)
     return pack_forward(ir.to_proto(forward).SerializeToString(deterministic=True))
 
 
-def _is_same(name: str, tensor: ir.TensorProtocol, other: ir.TensorProtocol | None) -> bool:
-    if other is None or tensor.dtype not in _TYPES or tensor.nbytes < _LEAST_BYTES:
+def _is_same(name: str, tensor: ir.TensorProtocol, other: ir.TensorProtocol, *, is_turned: bool) -> bool:
+    if tensor.dtype not in _TYPES or tensor.nbytes < _LEAST_BYTES:
         return False
-    if (tensor.dtype, tuple(tensor.shape.numpy())) != (other.dtype, tuple(other.shape.numpy())):
+    sizes = tuple(tensor.shape.numpy())
+    if (tensor.dtype, sizes[::-1] if is_turned else sizes) != (other.dtype, tuple(other.shape.numpy())):
         return False
-    return tensor is other or constant_array(name, tensor).tobytes() == constant_array(name, other).tobytes()
+    if tensor is other:
+        return True
+    its = constant_array(name, other)
+    return constant_array(name, tensor).tobytes() == (its.T if is_turned else its).tobytes()

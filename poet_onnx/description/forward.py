@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import zlib
 from collections.abc import Mapping
 
@@ -14,6 +15,12 @@ FORWARD_KEY = "poet.forward"
 
 Its inputs are the parameters, and constants that the evaluation graph has, too, under these names.
 """
+
+TURNED_KEY = "poet.turned"
+"""Key of the metadata of a model that is exported: inputs that the evaluation graph has transposed, and its names."""
+
+TURNED_BYTES = 1 << 19
+"""Of a constant that are transposed at once."""
 
 _MOST_BYTES = 2**28
 
@@ -40,6 +47,21 @@ def unpack_forward(metadata: Mapping[str, str]) -> bytes | None:
     if not reader.eof:
         raise _damaged()
     return model
+
+
+def turned_inputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """Return by name of an input of the model that is exported the constant of which it is the transpose.
+
+    Raises:
+        InputError: the metadata are damaged.
+    """
+    try:
+        found = json.loads(metadata.get(TURNED_KEY, "{}"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise _damaged()
+    return found
 
 
 def _damaged() -> InputError:

@@ -6,6 +6,7 @@ becomes shorter ends the process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Iterator
@@ -51,6 +52,24 @@ class HeldFile:
             if not count:
                 raise InputError(f"{self.path} became shorter while it was read: put it back, and try again.")
             done += count
+
+    def fill_parts(self, room: memoryview, starts: range) -> None:
+        """Read parts of one size.
+
+        Args:
+            room: gets them, one behind the other; as many bytes as they have together.
+            starts: where in the file each part is.
+
+        Raises:
+            InputError: if they are not there.
+        """
+        size_bytes, descriptor = len(room) // max(1, len(starts)), self.descriptor
+        for place, start in enumerate(starts):
+            part = room[place * size_bytes : (place + 1) * size_bytes]
+            with contextlib.suppress(OSError):  # `fill` tries once more, and says what is wrong
+                if os.preadv(descriptor, [part], start) == size_bytes:
+                    continue
+            self.fill(part, start)
 
     def chunks(self, start: int, size_bytes: int) -> Iterator[memoryview]:
         """Yield a part of the file in pieces, each of which is gone when the next one comes.

@@ -66,6 +66,14 @@ class FileBytes:
             self._start = place
         return self._window[place - self._start]
 
+    def fill_parts(self, room: memoryview, starts: range) -> None:
+        """Fill memory as `HeldFile.fill_parts` does.
+
+        Raises:
+            InputError: if the file became shorter.
+        """
+        self._file.fill_parts(room, starts)
+
     def chunks(self, start: int, end: int) -> Iterator[memoryview]:
         """Yield a part in pieces, each of which is gone when the next one comes.
 

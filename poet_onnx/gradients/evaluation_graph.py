@@ -1,4 +1,4 @@
-"""The graphs of a loss that train nothing: with the exporter's nodes, and with single nodes for a decoder's layers."""
+"""The graphs of a loss that train nothing: with the exporter's nodes, and with what the training graph has for them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from poet_onnx.description.metadata import OUTPUTS_KEY, POET_DOMAIN
 from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.inference import infer_only
+from poet_onnx.gradients.parameters import fold_transposed
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.passes.forward_beside import MOST_OWN_BYTES, own_bytes
+from poet_onnx.passes.forward_beside import MOST_OWN_BYTES, Beside
 from poet_onnx.passes.fused.fuse import fuse_layers
 from poet_onnx.passes.vocabulary_loss import UseVocabularyLoss
 
 MOST_OUTPUT_BYTES = 2**17
 """Scores of 32 images and 1,000 classes are kept; a language model's scores of a vocabulary are larger."""
+
+
+LEAST_FOLDED_BYTES = 1 << 20
+"""Of frozen weights that the training graph has transposed: for less there is no graph besides the one to export."""
 
 
 def is_small(value: ir.Value) -> bool:
@@ -46,18 +51,21 @@ def plain_evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) ->
     return model
 
 
-def fused_evaluation(forward: ir.Model, plain: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model | None:
-    """Return a graph of the loss with the single nodes of the training graph, and the small ones of its outputs.
+def fused_evaluation(
+    forward: ir.Model, plain: ir.Model, loss: str, parameters: Sequence[str], *, is_decoder: bool
+) -> ir.Model | None:
+    """Return a graph of the loss with the single nodes and the frozen weights of the training graph.
 
     Args:
-        forward: a decoder with its loss, and static shapes.
+        forward: a model with its loss, and static shapes.
         plain: what `plain_evaluation` made of it; it is exported.
         loss: its name.
         parameters: names of what is trained.
+        is_decoder: whether the training graph has single nodes for its layers.
 
     Returns:
-        The graph. None where there are no such nodes, or it does not say what it returns, or lacks so many of the
-        constants that an exported model needs that its file would have to have much besides.
+        The graph, with the small ones of its outputs. None where it would be the same, or does not say what it returns,
+        or lacks so many of the constants that an exported model needs that its file would have to have much besides.
     """
     if OUTPUTS_KEY not in plain.metadata_props:
         return None
@@ -66,13 +74,16 @@ def fused_evaluation(forward: ir.Model, plain: ir.Model, loss: str, parameters: 
     infer_only(model)
     kept = [value for value in graph.outputs if value.name != loss and is_small(value)]
     graph.outputs[:] = [value for node in graph for value in node.outputs if value.name == loss]
-    UseVocabularyLoss(with_gradient=False, trained=parameters)(model)
+    folded_bytes = fold_transposed(graph, parameters)
+    if is_decoder:
+        UseVocabularyLoss(with_gradient=False, trained=parameters)(model)
     graph.outputs.extend(kept)
     RemoveUnusedNodesPass()(model)
-    fuse_layers(model, parameters)
-    if all(node.domain != POET_DOMAIN for node in graph):
+    if is_decoder:
+        fuse_layers(model, parameters)
+    if folded_bytes < LEAST_FOLDED_BYTES and all(node.domain != POET_DOMAIN for node in graph):
         return None
     for value in take_parameters(graph, parameters):
         say_role(value, Role.PARAMETER)
     model.metadata_props[OUTPUTS_KEY] = plain.metadata_props[OUTPUTS_KEY]
-    return model if own_bytes(plain.graph, graph) <= MOST_OWN_BYTES else None
+    return model if Beside.of(plain.graph, graph).own_bytes <= MOST_OWN_BYTES else None

@@ -330,7 +330,7 @@ def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str
             break
 
 
-def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> None:
+def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> int:
     """Store frozen weights as they are read: what transposes one, and is all that reads it, becomes an initializer.
 
     A step would transpose it anew each time, and keep the copy for the gradient of what it is multiplied with.
@@ -338,7 +338,11 @@ def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> None:
     Args:
         graph: changed in place.
         trained: names of initializers that change.
+
+    Returns:
+        The bytes of these weights.
     """
+    folded_bytes = 0
     for node in [node for node in graph if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS]:
         source, output = node.inputs[0], node.outputs[0]
         known = source is not None and source.is_initializer() and source.name not in trained
@@ -353,3 +357,5 @@ def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> None:
         output.replace_all_uses_with(tensor_initializer(graph, turned))
         graph.remove(node, safe=True)
         graph.initializers.pop(source.name or "")
+        folded_bytes += tensor.nbytes
+    return folded_bytes

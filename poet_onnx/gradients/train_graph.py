@@ -76,7 +76,7 @@ class TrainGraph:
         adapters: low-rank adapters that it has, whose numbers are among the parameters.
         warnings: what may not be meant so, a sentence each.
         fused: what evaluates beside a rewritten graph in place of `evaluation`, which then is exported alone: a graph
-            with the single nodes of the training graph. None where there are none.
+            with the single nodes and the frozen weights of the training graph. None where that is no other graph.
     """
 
     training: ir.Model
@@ -178,7 +178,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     values = {each: _values(forward, each) for each in parameters.trained}
     evaluation = plain_evaluation(forward, name, parameters.trained)
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
-    fused = fused_evaluation(forward, evaluation, name, parameters.trained) if is_decoder else None
+    fused = fused_evaluation(forward, evaluation, name, parameters.trained, is_decoder=is_decoder)
     fold_transposed(forward.graph, parameters.trained)
     if is_decoder:
         _make_no_scores(forward, name, parameters.trained)

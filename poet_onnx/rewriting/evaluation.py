@@ -32,7 +32,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.passes.arena import InsertArena
-from poet_onnx.passes.forward_beside import live_nodes, own_bytes, packed_forward
+from poet_onnx.passes.forward_beside import Beside, live_nodes, packed_forward
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
@@ -61,12 +61,12 @@ class Exported:
     Attributes:
         made: returns it, lowered.
         nodes: of it, about.
-        own_bytes: of its constants that the graph that evaluates has not.
+        constants_bytes: that exporting it takes.
     """
 
     made: Callable[[], ir.Model]
     nodes: int
-    own_bytes: int
+    constants_bytes: int
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ class EvaluationStep:
         plain, exported = partial(prepared, made.evaluation), None
         if made.fused is not None:
             graph = made.evaluation.graph
-            exported = Exported(plain, live_nodes(graph), own_bytes(graph, made.fused.graph))
+            beside = Beside.of(graph, made.fused.graph)
+            exported = Exported(plain, live_nodes(graph), beside.exporting_bytes)
         model = plain() if made.fused is None else prepared(made.fused, is_exported=False)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in model.graph.inputs if value.name in arrays)
@@ -183,7 +184,9 @@ class EvaluationStep:
     def process_of(self, training: TrainingProcess, graph: TrainingGraph) -> TrainingProcess:
         """Return the process that evaluates besides training with a graph."""
         process = training.evaluating(self.baseline.graph, self.layout, self.region, graph)
-        return process if self.exported is None else process.exporting(self.exported.nodes, self.exported.own_bytes)
+        return (
+            process if self.exported is None else process.exporting(self.exported.nodes, self.exported.constants_bytes)
+        )
 
     def carried_out(self, region_bytes: int) -> ir.Model:
         """Write the plan into the model, and return it.

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poet_onnx.description.forward import unpack_forward
+import numpy as np
+
+from poet_onnx.description.forward import TURNED_BYTES, turned_inputs, unpack_forward
 from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NAMES
@@ -15,7 +17,7 @@ from poet_onnx.files.model_file import metadata_of, opened, read_metadata
 from poet_onnx.files.protobuf import Bytes
 from poet_onnx.files.tensor_file import flat, parse_json
 from poet_onnx.files.values import Kind, Values, joined
-from poet_onnx.training.forward_graph import ForwardGraph
+from poet_onnx.training.forward_graph import ForwardGraph, Weight
 from poet_onnx.training.unquantized import read_whole
 from poet_onnx.training.unstored import take_from_store
 
@@ -50,7 +52,7 @@ def open_forward(
     around = _stored(given) if isinstance(data, bytes) else None
     forward = ForwardGraph(data, folder)
     if around is not None:
-        values = joined(_constants_of(*around, forward.inputs), values)
+        values = joined(_constants_of(*around, forward.inputs, turned_inputs(metadata_of(data))), values)
     read_whole(forward)
     take_from_store(forward)
     return forward, outputs, values
@@ -65,24 +67,37 @@ def stored_constants(given: AnyModel | None) -> Mapping[str, Array] | None:
     found = _stored(given)
     if found is None:
         return None
-    constants, packed = _constants_of(*found), _packed(found[0])
+    packed = _packed(found[0])
     if packed is None:
-        return constants
-    return joined(_constants_of(packed, found[1]), constants)
+        return _constants_of(*found)
+    return joined(_constants_of(packed, found[1]), _constants_of(*found, turned=turned_inputs(metadata_of(packed))))
 
 
-def _constants_of(data: Bytes, folder: Path, names: Collection[str] | None = None) -> Values:
-    """Return initializers of a model; those of some names, or all."""
-    forward = ForwardGraph(data, folder, only_weights=True)
+def _constants_of(
+    data: Bytes, folder: Path, names: Collection[str] | None = None, turned: Mapping[str, str] | None = None
+) -> Values:
+    """Return initializers of a model.
+
+    Args:
+        data: the model.
+        folder: that it is in.
+        names: of those that are wanted; default all.
+        turned: names of matrices besides, with those of the initializers of which they are the transposes.
+    """
+    forward, others = ForwardGraph(data, folder, only_weights=True), turned or {}
     kinds = {
         name: Kind(NAMES[weight.kind], weight.dims)
         for name, weight in forward.weights.items()
-        if (names is None or name in names)
-        and weight.kind in NAMES
-        and (weight.elements is not None or weight.file is not None)
+        if weight.kind in NAMES and (weight.elements is not None or weight.file is not None)
     }
+    matrices = {name: other for name, other in others.items() if other in kinds and len(kinds[other].shape) == 2}
+    kinds |= {name: Kind(kinds[other].dtype, kinds[other].shape[::-1]) for name, other in matrices.items()}
+    kinds = {name: kind for name, kind in kinds.items() if names is None or name in names}
 
     def pieces(name: str) -> Iterator[memoryview]:
+        if name in matrices:
+            yield from _turned_pieces(forward, forward.weights[matrices[name]], kinds[name])
+            return
         weight = forward.weights[name]
         for place in range(0, weight.size_bytes, _CHUNK_BYTES):
             yield memoryview(forward.read(weight, place, min(_CHUNK_BYTES, weight.size_bytes - place)) or b"")
@@ -94,6 +109,17 @@ def _constants_of(data: Bytes, folder: Path, names: Collection[str] | None = Non
             place += len(piece)
 
     return Values("the evaluation graph", kinds, read_into, pieces)
+
+
+def _turned_pieces(forward: ForwardGraph, weight: Weight, kind: Kind) -> Iterator[memoryview]:
+    """Yield the bytes of a matrix's transpose, some of its rows at a time."""
+    (rows, columns), item = kind.shape, np.dtype(kind.dtype).itemsize
+    step = max(1, TURNED_BYTES // max(1, columns * item))
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        part = np.empty((columns, count), kind.dtype)
+        forward.fill_parts(weight, range(first * item, columns * rows * item, rows * item), flat(part))
+        yield flat(np.ascontiguousarray(part.T))
 
 
 def _read(

@@ -38,6 +38,7 @@ from poet_onnx.files.protobuf import (
     MESSAGE,
     Bytes,
     Field,
+    FileBytes,
     contents,
     fields,
     last_number,
@@ -177,6 +178,20 @@ class ForwardGraph:
             return None
         first = weight.elements[0] + start
         return bytes(self.data[first : first + size_bytes])
+
+    def fill_parts(self, weight: Weight, starts: range, room: memoryview) -> None:
+        """Read as many bytes from each of some places of an initializer's elements as fill memory together.
+
+        Raises:
+            InputError: if they are not there.
+        """
+        if isinstance(self.data, FileBytes) and weight.elements is not None and weight.file is None:
+            first = weight.elements[0]
+            self.data.fill_parts(room, range(first + starts.start, first + starts.stop, starts.step))
+            return
+        size_bytes = len(room) // max(1, len(starts))
+        for place, start in enumerate(starts):
+            room[place * size_bytes : (place + 1) * size_bytes] = self.read(weight, start, size_bytes) or b""
 
     def shape(self, value: Field) -> tuple[int, ...] | None:
         """Return the shape that a graph's input has, with -1 for sizes that are not known; None if it is not."""

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from forward_models import parse
+from onnx import numpy_helper
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
@@ -100,6 +101,50 @@ def test_a_loss_of_evaluation_has_the_bits_of_a_step_and_exports_are_plain(
             values.sort(key=lambda value: value.name)
         model.graph.node.sort(key=lambda node: node.output[0])
     assert found == expected
+
+
+TURNED = f"""g (float[4, {WIDTH}] x) => (float[4, 7] scores) {{
+    t = Transpose <perm = [1, 0]> (first) h = MatMul(x, t) r = Relu(h)
+    u = Transpose <perm = [1, 0]> (second) scores = MatMul(r, u) }}"""
+
+
+@pytest.mark.parametrize("with_files", [False, True])
+@pytest.mark.parametrize("lora", [Lora(("first", "second"), rank=2, alpha=4), None])
+def test_weights_that_the_step_has_transposed_are_there_once_and_exported_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: Lora | None, with_files: bool
+) -> None:
+    """A decoder's frozen floats were in memory twice where it evaluated: 1,070 MiB for 594."""
+    monkeypatch.setattr("poet_onnx.training.forward.TURNED_BYTES", 1000)  # several parts of a matrix
+    random = np.random.default_rng(3)
+    arrays = {"first": random.standard_normal((48, WIDTH), np.float32), "second": np.ones((7, 48), np.float32)}
+    options = OPTIONS | {"loss": "cross-entropy", **({"lora": lora} if lora else {"train": ("second",)})}
+    batch = {"x": random.standard_normal((4, WIDTH), np.float32), "labels": np.arange(4)}
+    exports, losses, lines = [], [], []
+    for least_bytes in (1, 1 << 30):
+        monkeypatch.setattr(evaluation_graph, "LEAST_FOLDED_BYTES", least_bytes)
+        result = poet_onnx.rewrite(parse(TURNED, arrays), **options)
+        lines.append({line.name: line.size_bytes for line in result.process.lines})
+        files = result.save(tmp_path / f"{least_bytes}.onnx")
+        if with_files:
+            for path in (files[0], files[2]):
+                onnx.save(onnx.load(path), path, save_as_external_data=True, location=f"{path.name}.data")
+        session = session_of(files)
+        losses.append([(session.evaluate([batch])["loss"], session.step(batch)) for _ in range(3)])
+        exported = tmp_path / f"{least_bytes}.trained.onnx"
+        session.export_inference_model(exported, merge=lora is None)
+        exports.append({each.name: numpy_helper.to_array(each) for each in onnx.load(exported).graph.initializer})
+        (scores,) = onnxruntime.InferenceSession(exported).run(None, {"x": batch["x"]})
+        assert np.asarray(scores).shape == (4, 7)
+    training, evaluation = ({each.name for each in onnx.load(path).graph.initializer} for path in (files[0], files[2]))
+    assert "t" in training
+    assert "t" not in evaluation
+    assert "t" in {each.name for each in onnx.load(tmp_path / "1.eval.onnx").graph.initializer}
+    assert all(evaluated == step for evaluated, step in losses[0])
+    assert losses[0] == losses[1]
+    assert lines[0]["evaluation"] < lines[1]["evaluation"]
+    assert exports[0].keys() == exports[1].keys()
+    assert all(exports[0][name].tobytes() == array.tobytes() for name, array in exports[1].items())
+    assert exports[0]["first"].tobytes() == arrays["first"].tobytes()
 
 
 def test_nodes_that_a_session_loads_are_counted(tmp_path: Path) -> None:
