@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.description.forward import TURNED_BYTES, TURNED_KEY, pack_forward
 from poet_onnx.files.external_data import embed
-from poet_onnx.graph.extract import constant_array
+from poet_onnx.graph.extract import constant_view
 from poet_onnx.graph.extract.roles import forget_roles
 
 MOST_OWN_BYTES = 8 << 20
@@ -110,5 +111,6 @@ def _is_same(name: str, tensor: ir.TensorProtocol, other: ir.TensorProtocol, *, 
         return False
     if tensor is other:
         return True
-    its = constant_array(name, other)
-    return constant_array(name, tensor).tobytes() == (its.T if is_turned else its).tobytes()
+    mine, its = (constant_view(name, each) for each in (tensor, other))
+    bits = f"u{mine.dtype.itemsize}"
+    return np.array_equal(mine.view(bits), (its.T if is_turned else its).view(bits))
