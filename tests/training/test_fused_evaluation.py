@@ -108,8 +108,15 @@ TURNED = f"""g (float[4, {WIDTH}] x) => (float[4, 7] scores) {{
     u = Transpose <perm = [1, 0]> (second) scores = MatMul(r, u) }}"""
 
 
-@pytest.mark.parametrize("with_files", [False, True])
-@pytest.mark.parametrize("lora", [Lora(("first", "second"), rank=2, alpha=4), None])
+@pytest.mark.parametrize(
+    ("lora", "with_files"),
+    [
+        (Lora(("first", "second"), rank=2, alpha=4), False),
+        pytest.param(Lora(("first", "second"), rank=2, alpha=4), True, marks=pytest.mark.deep),
+        pytest.param(None, False, marks=pytest.mark.deep),
+        (None, True),
+    ],
+)
 def test_weights_that_the_step_has_transposed_are_there_once_and_exported_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: Lora | None, with_files: bool
 ) -> None:
