@@ -308,3 +308,27 @@ def test_a_constant_that_is_trained_is_named(tmp_path: Path) -> None:
     poet_onnx.train_graph(forward, train="*").save(tmp_path)
     report = poet_onnx.torch.verify(module, tmp_path / "training_model.onnx", x)
     assert "'val_3' [3] is trained in the training graph, but is no parameter of Two" in str(report)
+
+
+class MaskedAttention(nn.Module):
+    """Attention in which padding on the left leaves nothing for the first token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend."""
+        return functional.scaled_dot_product_attention(self.query(x), self.key(x), x, attn_mask=mask)
+
+
+def test_tokens_that_see_nothing_train_as_in_torch(tmp_path: Path) -> None:
+    """Their weights were NaN, and so was each gradient, where torch has zeros."""
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
+    mask[..., 0] = False
+    inputs = (torch.randn(1, 2, 4, 8), mask)
+    made = export(MaskedAttention(), inputs, tmp_path, loss="mse", exporter="legacy")
+    assert made.check is not None
+    assert made.check.passed
+    with pytest.raises(CheckFailedError, match="The loss is"):  # torch's dynamo exporter lets them see all tokens
+        export(MaskedAttention(), inputs, tmp_path, loss="mse", exporter="dynamo")

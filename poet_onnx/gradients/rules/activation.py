@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
@@ -26,7 +28,28 @@ def leaky_relu(builder: GradientBuilder) -> None:
 def softmax(builder: GradientBuilder) -> None:
     """Differentiate along one axis."""
     axis = builder.attributes.get("axis", -1)
-    builder.send(0, builder.own(f"{builder.node.op_type}Grad_13", builder.gradient(), builder.output(), axis=axis))
+    made = _without_masked_rows(builder, axis) if builder.node.op_type == "Softmax" else builder.output()
+    builder.send(0, builder.own(f"{builder.node.op_type}Grad_13", builder.gradient(), made, axis=axis))
+
+
+def _without_masked_rows(builder: GradientBuilder, axis: int) -> ir.Value:
+    """Return a softmax, or what stands for it behind a Where that alone reads it and replaces whole rows.
+
+    A row of scores that are all masked has no number, and attention of torch and of ONNX takes zeros there. What Where
+    hands on as its gradient is zero in such rows, but zero times NaN is NaN.
+    """
+    made = builder.output()
+    readers = {node for node, _ in made.uses()}
+    tests = {node for node in readers if node.op_type == "IsNaN"}
+    choice = next(iter(readers - tests), None)
+    if len(readers - tests) != 1 or choice is None or choice.op_type != "Where" or made.is_graph_output():
+        return made
+    condition, sizes = choice.inputs[0], builder.shape(made)
+    if condition is None:
+        return made
+    rows = (1,) * len(sizes) + builder.shape(condition)
+    is_whole = condition.producer() in tests or rows[axis % len(sizes) - len(sizes)] == 1
+    return choice.outputs[0] if is_whole else made
 
 
 @gradient_of("Gelu", domain=MICROSOFT_DOMAIN)
