@@ -12,6 +12,7 @@ from poet_onnx.description.forward import TURNED_BYTES, TURNED_KEY, pack_forward
 from poet_onnx.files.external_data import embed
 from poet_onnx.graph.extract import constant_view
 from poet_onnx.graph.extract.roles import forget_roles
+from poet_onnx.passes.views import is_matrix_transpose
 
 MOST_OWN_BYTES = 8 << 20
 """Of constants that the other graph has not, such as masks of attention."""
@@ -25,46 +26,38 @@ class Beside(NamedTuple):
     """What an exported graph has of another one, and what not.
 
     Attributes:
-        names: of its constants in the other graph, by its own.
-        turned: those of them that the other graph has transposed.
+        names: of its constants in the other graph, by its own; another name is that of the transpose.
         own_bytes: of its constants that the other graph has not.
     """
 
     names: dict[str, str]
-    turned: frozenset[str]
     own_bytes: int
 
     @classmethod
     def of(cls, forward: ir.Graph, other: ir.Graph) -> Beside:
         """Look for a graph's constants in another one, by their names and by those of their transposes."""
-        names, turned, missing_bytes = dict[str, str](), set[str](), 0
+        names, missing_bytes = dict[str, str](), 0
         for name, value in forward.initializers.items():
             transposed = _transposed(value)
             if name in other.initializers:
                 names[name] = name
             elif transposed in other.initializers:
                 names[name] = transposed
-                turned.add(name)
             elif value.const_value is not None:
                 missing_bytes += value.const_value.nbytes
-        return cls(names, frozenset(turned), missing_bytes)
+        return cls(names, missing_bytes)
 
     @property
     def exporting_bytes(self) -> int:
         """Bytes that are in memory while it is exported: of a weight that is turned both forms of a part are."""
-        return self.own_bytes + (2 * TURNED_BYTES if self.turned else 0)
+        has_turned = any(name != its_name for name, its_name in self.names.items())
+        return self.own_bytes + (2 * TURNED_BYTES if has_turned else 0)
 
 
 def _transposed(value: ir.Value) -> str:
     """Return the name of a matrix's transpose, if all that reads it is what makes this; else nothing."""
     readers = [node for node, _ in value.uses()]
-    if len(readers) != 1 or readers[0].op_type != "Transpose" or value.const_value is None:
-        return ""
-    return readers[0].outputs[0].name or "" if len(value.const_value.shape) == 2 and _swaps(readers[0]) else ""
-
-
-def _swaps(node: ir.Node) -> bool:
-    return list(node.attributes.get_ints("perm", (1, 0))) == [1, 0]
+    return readers[0].outputs[0].name or "" if len(readers) == 1 and is_matrix_transpose(readers[0]) else ""
 
 
 def live_nodes(forward: ir.Graph) -> int:
@@ -84,10 +77,9 @@ def packed_forward(forward: ir.Model, other: ir.Graph) -> str:
         forward: is changed.
         other: the other model's graph.
     """
-    graph, beside = forward.graph, Beside.of(forward.graph, other)
-    turned = {}
-    for name, its_name in beside.names.items():
-        value, is_turned = graph.initializers[name], name in beside.turned
+    graph, turned = forward.graph, dict[str, str]()
+    for name, its_name in Beside.of(graph, other).names.items():
+        value, is_turned = graph.initializers[name], its_name != name
         tensor, its = value.const_value, other.initializers[its_name].const_value
         if tensor is None or its is None or not _is_same(name, tensor, its, is_turned=is_turned):
             continue

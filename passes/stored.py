@@ -42,6 +42,7 @@ from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, low_rank, quantized, vocabulary
 from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
+from poet_onnx.passes.views import is_matrix_transpose, only_maker
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
 
@@ -261,7 +262,7 @@ class _Tensor:
             elif _takes_rows(node, index) and not self._turned:
                 table = ir.AttrInt64s("table", sizes)
                 self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table])
-            elif _is_transpose(node):
+            elif is_matrix_transpose(node):
                 transposes.append(node)
             else:
                 whole.append((node, index))
@@ -339,20 +340,10 @@ def _takes_handle(node: ir.Node, index: int) -> bool:
     return 0 <= index - vocabulary.MATRIX < vocabulary.matrix_inputs(bits, zeroed)
 
 
-def _is_transpose(node: ir.Node) -> bool:
-    """Return whether a node transposes a matrix."""
-    if node.op_type != "Transpose" or node.domain not in ONNX_DOMAINS or node.inputs[0] is None:
-        return False
-    shape = node.inputs[0].shape
-    return shape is not None and len(shape) == 2 and tuple(node.attributes.get_ints("perm", [1, 0])) == (1, 0)
-
-
 def _only_transpose(value: ir.Value | None) -> ir.Node | None:
     """Return the node that makes a value, if it transposes a matrix and the value has one reader."""
-    node = None if value is None else value.producer()
-    if node is None or value is None or len(value.uses()) != 1 or value.is_graph_output() or not _is_transpose(node):
-        return None
-    return node
+    node = only_maker(value)
+    return node if node is not None and is_matrix_transpose(node) else None
 
 
 def _drop(graph: ir.Graph, values: Iterable[ir.Value]) -> None:

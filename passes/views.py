@@ -25,6 +25,14 @@ def only_maker(value: ir.Value | None) -> ir.Node | None:
     return value.producer() if value is not None and is_one else None
 
 
+def is_matrix_transpose(node: ir.Node) -> bool:
+    """Return whether a node transposes a matrix."""
+    if node.op_type != "Transpose" or node.domain not in ONNX_DOMAINS or node.inputs[0] is None:
+        return False
+    shape = node.inputs[0].shape
+    return shape is not None and len(shape) == 2 and tuple(node.attributes.get_ints("perm", [1, 0])) == (1, 0)
+
+
 def seen(value: ir.Value) -> ir.Value:
     """Return what a value is a view of."""
     maker = value.producer()
