@@ -225,8 +225,10 @@ class ProcessProfile(_Sourced):
         runtime_bytes: Python, numpy and the stock onnxruntime, imported, without pages of code; with the Python that
             takes the most, as `session_bytes`.
         import_bytes: at most while they are imported; None where that is less than a session takes.
-        training_runtime_bytes, training_import_bytes: the same with onnxruntime-training, which imports torch; None if
-            it does not run there.
+        training_runtime_bytes, training_import_bytes: the same with onnxruntime-training; None if it does not run
+            there.
+        module_bytes, module_import_bytes: what comes on top where `onnxruntime.training` is imported, which imports
+            torch, and while it is.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
         session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
             for each input.
@@ -238,6 +240,8 @@ class ProcessProfile(_Sourced):
     import_bytes: _ProcessBytes | None = None
     training_runtime_bytes: _ProcessBytes | None = None
     training_import_bytes: _ProcessBytes | None = None
+    module_bytes: _ProcessBytes | None = None
+    module_import_bytes: _ProcessBytes | None = None
     session_bytes: _ProcessBytes
     session_bytes_per_node: _ProcessBytes
     session_bytes_per_input: _ProcessBytes

@@ -96,6 +96,8 @@ class ProcessCosts:
             for each input.
         paging_bytes: a session that pages.
         stored_session_bytes: a session at least, whose graph reads from a store on disk.
+        module_bytes, module_import_bytes: what comes on top in a process that trains with ONNX Runtime's own Module,
+            and while that is imported.
     """
 
     runtime_bytes: int = 0
@@ -105,6 +107,8 @@ class ProcessCosts:
     session_bytes_per_input: int = 0
     paging_bytes: int = 0
     stored_session_bytes: int = 0
+    module_bytes: int = 0
+    module_import_bytes: int = 0
 
     @classmethod
     def of(
@@ -130,14 +134,17 @@ class ProcessCosts:
         found = None if measured is None else measured.process
         if found is not None:
             known = cls.of(device, None, target, threads=threads, versions=versions)
-            return cls(**found.model_dump(), stored_session_bytes=known.session_bytes)
+            module = {"module_bytes": known.module_bytes, "module_import_bytes": known.module_import_bytes}
+            return cls(**found.model_dump(), stored_session_bytes=known.session_bytes, **module)
         profile = device.process
         if profile is None:
             return cls()
         saved = (versions or Versions()).saved
         runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
+        module_bytes = module_import_bytes = None
         if target == "training" and profile.training_runtime_bytes is not None:
             runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
+            module_bytes, module_import_bytes = profile.module_bytes, profile.module_import_bytes
             saved = Versions().saved  # it has one Python
         session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
         return cls(
@@ -147,18 +154,29 @@ class ProcessCosts:
             profile.session_bytes_per_node,
             profile.session_bytes_per_input,
             profile.paging_bytes,
+            module_bytes=module_bytes or 0,
+            module_import_bytes=module_import_bytes or 0,
         )
 
     def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
-        """Return them for a process that trains with a graph, which may have products by panels to compare before."""
+        """Return them for a process that trains with a graph.
+
+        It may have products by panels to compare before; without an optimizer it is one for ONNX Runtime's own Module.
+        """
         costs = self
+        if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
+            costs = replace(
+                costs,
+                runtime_bytes=self.runtime_bytes + self.module_bytes,
+                import_bytes=self.import_bytes + self.module_import_bytes,
+            )
         if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
             costs = replace(costs, session_bytes=self.stored_session_bytes)
         compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
         if not compared_bytes or not self.runtime_bytes:
             return costs
-        importing_bytes = self.runtime_bytes + _COMPARING_BYTES + compared_bytes
-        return replace(costs, import_bytes=max(self.import_bytes, importing_bytes))
+        importing_bytes = costs.runtime_bytes + _COMPARING_BYTES + compared_bytes
+        return replace(costs, import_bytes=max(costs.import_bytes, importing_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from poet_onnx.profiler.journal import Journal
 from poet_onnx.profiler.single import SingleNode
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.runtime import session_options
+from poet_onnx.runtime.installed import import_onnxruntime
 from poet_onnx.runtime.memory_left import memory_left
 
 _MOST_TRIES = 2
@@ -168,8 +169,7 @@ def run_overhead(alone: Alone) -> RunOverhead:
 
 
 def _chain_seconds(nodes: int, alone: Alone) -> float:
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     names = [f"x{number}" for number in range(nodes + 1)]
     chain = [helper.make_node("Neg", [names[n]], [names[n + 1]], name=f"n{n}") for n in range(nodes)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in (names[0], names[-1])]

@@ -15,6 +15,7 @@ from onnx import helper
 
 from poet_onnx.graph import Node, Tensor, TrainingGraph
 from poet_onnx.runtime import count_allocations, session_options
+from poet_onnx.runtime.installed import import_onnxruntime
 
 _CONSTANT_BYTES = 64 << 10
 """Initializers up to this size keep their values when a node runs alone: axes, shapes, ratios."""
@@ -63,8 +64,7 @@ class SingleNode:
         Args:
             threads: inside an operator.
         """
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         options = session_options(threads=threads)
         options.log_severity_level = 4
         return onnxruntime.InferenceSession(

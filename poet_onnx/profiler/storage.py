@@ -19,6 +19,7 @@ from poet_onnx.profiler.store import measure_store
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
 from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, page_directory, session_options
+from poet_onnx.runtime.installed import import_onnxruntime
 
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Sizes of the transfers that are timed."""
@@ -110,8 +111,7 @@ def _session(
     """
 
     def paging_by(backend: Backend) -> Any:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         options = session_options(
             page_dir=directory, paging=PagingOptions(backend=backend, throttle=throttle or Throttle())
         )

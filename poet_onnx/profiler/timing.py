@@ -15,6 +15,7 @@ import numpy.typing as npt
 from poet_onnx.energy import RunEnergy
 from poet_onnx.errors import InputError
 from poet_onnx.runtime import session_options
+from poet_onnx.runtime.installed import import_onnxruntime
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -72,8 +73,7 @@ class StepRunner:
     def __init__(
         self, model_path: Path, feeds: Feeds, *, threads: int = 1, options: SessionOptions | None = None
     ) -> None:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         keep_heap()
         options = options or session_options(threads=threads)
         options.log_severity_level = 3

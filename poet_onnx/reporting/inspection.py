@@ -21,7 +21,7 @@ from poet_onnx.reporting.curve_point import CurvePoint
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.evaluation import EvaluationStep
+from poet_onnx.rewriting.evaluation import EvaluationStep, process_beside
 from poet_onnx.rewriting.options import InspectOptions
 from poet_onnx.rewriting.process import TrainingProcess, versions_of
 from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
@@ -139,7 +139,6 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     threads = device.compute.threads(options.threads)
     source, updates = given.prepared(options, threads=threads)
     costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions)
-    process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph
     beside = partial(EvaluationStep.beside, evaluated, source.model, device, target, threads=threads)
     evaluation = beside()
@@ -147,8 +146,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     found = variants(source.model, device, target, updates=updates, threads=threads)
     baselines = (Baseline.of(variant, device, target, threads=threads) for variant in found)
     first = next(baselines)
-    if evaluation is not None:
-        process = evaluation.process_of(process, first.graph)
+    process = process_beside(evaluation, costs, first.graph, target)
     in_order = process.in_order(first.problem, first.order)
     budgets = _Budgets.of(process)
     constants = constants_of(evaluated, source.model)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,9 @@ _ERRORS = (
     *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
     *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
 )
+
+
+_ORTMODULE = "onnxruntime.training.ortmodule"
 
 
 class InstalledRuntime(NamedTuple):
@@ -134,11 +139,29 @@ def import_onnxruntime() -> Any:
     try:
         read_again_in_small_pieces(_libraries())
         release_code_pages()
-        module = importlib.import_module("onnxruntime")
+        with without_ortmodule():
+            module = importlib.import_module("onnxruntime")
     except (ImportError, OSError) as error:
         raise InputError(f"{runtime.distribution} {runtime.version} cannot be imported: {error}.") from error
     release_code_pages()
     return module
+
+
+@contextlib.contextmanager
+def without_ortmodule() -> Iterator[None]:
+    """Keep the packages of onnxruntime-training from importing ORTModule, and torch with it, meanwhile.
+
+    They do so wherever torch is installed, and go on without: 240 MB of RAM and seconds for what no session uses. Who
+    wants ORTModule imports `onnxruntime.training.ortmodule`, as ever.
+    """
+    if _ORTMODULE in sys.modules:
+        yield
+        return
+    sys.modules[_ORTMODULE] = None  # type: ignore[assignment]  # with which an import ends in an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[_ORTMODULE]
 
 
 def _libraries() -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import shutil
 import tempfile
@@ -20,7 +19,7 @@ import onnx_ir as ir
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.files.external_data import embed
 from poet_onnx.runtime import session_options
-from poet_onnx.runtime.installed import runtime_errors
+from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.verification.optimized import OptimizedNode
 from poet_onnx.verification.stored import StoredTensors
 
@@ -74,7 +73,7 @@ class Session:
         Raises:
             CheckFailedError: if ONNX Runtime refuses the model.
         """
-        self._runtime: Any = importlib.import_module("onnxruntime")
+        self._runtime: Any = import_onnxruntime()
         self._role = role
         self._stored = stored
         self._all_state = frozenset(state)

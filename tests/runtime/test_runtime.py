@@ -275,6 +275,24 @@ def training_artifacts(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not installed_runtime().has_training, reason="needs onnxruntime-training")
+def test_torch_is_not_imported_with_the_runtime() -> None:
+    """It is installed here, and onnxruntime-training imports it by itself: 240 MB and seconds for nothing."""
+    program = """
+import sys
+from poet_onnx.runtime.installed import import_onnxruntime
+import_onnxruntime()
+print("torch" in sys.modules)
+try:
+    import onnxruntime.training.ortmodule
+except ImportError:  # of what newer versions of torch do not have
+    pass
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.skipif(not installed_runtime().has_training, reason="needs onnxruntime-training")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_training_module_runs_the_operators(tmp_path: Path) -> None:
     """A graph with a paged activation trains with onnxruntime.training.api to the same bits."""

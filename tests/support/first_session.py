@@ -28,9 +28,12 @@ class SessionWithoutArena(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
+            from poet_onnx.runtime.installed import without_ortmodule
+
             def load_and_make(module: ModuleType) -> None:
                 meta_path.remove(self)  # not before: whoever asks for the spec need not load it
-                load(module)
+                with without_ortmodule():  # as import_onnxruntime does
+                    load(module)
                 _make_session(module)
 
             spec.loader.exec_module = load_and_make  # type: ignore[method-assign]

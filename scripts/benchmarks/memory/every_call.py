@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Does a process keep to its RAM budget in every call: training, evaluation, checkpoints, resuming, export?
 
-    PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON... -o OUT.csv
+    PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --python PYTHON... -o OUT.csv
 
-Each model is exported with torch and rewritten for the stock runtime with AdamW and a RAM budget between what its
-ordered step needs and the least. Two processes of each Python then live under a memory cgroup equal to that budget,
-which is smaller or larger by what this Python and its onnxruntime take less or more than those that it is planned for:
+Each model is exported with torch and rewritten with AdamW, for the runtime of each Python, and a RAM budget between
+what its ordered step needs and the least. Two processes of each Python then live under a memory cgroup equal to that
+budget, which is smaller or larger by what this Python and its onnxruntime take less or more than those that it is
+planned for:
 first   trains, evaluates, trains, writes a checkpoint, trains; goes back to the checkpoint and trains the same batches:
         losses must be the same to the bit; writes an inference model.
 second  starts from the checkpoint and trains the same batches: the same losses again.
@@ -70,7 +71,7 @@ ATTEMPTS, LARGER = 4, 1.03
 
 CALLS = ("trained_bytes", "evaluated_bytes", "saved_bytes", "resumed_bytes", "exported_bytes")
 FIELDS = (
-    *("model", "threads", "python", "onnxruntime", "passed", "budget_bytes", "predicted_bytes", "peak_bytes"),
+    *("model", "threads", "target", "python", "onnxruntime", "passed", "budget_bytes", "predicted_bytes", "peak_bytes"),
     *(*CALLS, "unplanned", "note"),
 )
 Row = dict[str, Any]
@@ -81,13 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default all: {', '.join(MODELS)}")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="inside an operator (default 1 2)")
-    parser.add_argument("--stock-python", nargs="+", metavar="PYTHON", help="interpreters with the stock onnxruntime")
+    parser.add_argument("--python", nargs="+", metavar="PYTHON", help="interpreters, with any of the runtimes")
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
     options = parser.parse_args(arguments)
     own = os.environ.get("POET_STOCK_PYTHON")
-    pythons = options.stock_python or ([own] if own else [])
+    pythons = options.python or ([own] if own else [])
     if not pythons:
-        parser.error("--stock-python is needed: the interpreter of an environment with the stock onnxruntime")
+        parser.error("--python is needed: the interpreter of an environment that trains")
     if unknown := set(options.models) - set(MODELS):
         parser.error(f"no model {sorted(unknown)[0]!r}: use {', '.join(MODELS)}")
     rows = []
@@ -106,9 +107,7 @@ def write(path: Path | None, rows: Sequence[Row]) -> None:
     if path is None:
         return
     with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(
-            "# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON... -o CSV\n"
-        )
+        file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --python PYTHON... -o CSV\n")
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -117,15 +116,18 @@ def write(path: Path | None, rows: Sequence[Row]) -> None:
 def lived(name: str, threads: int, folder: Path, pythons: Sequence[str]) -> Iterator[Row]:
     """Yield a row for each Python: what a model's processes took, and whether all is as promised."""
     forward, parameters = exported(name, folder)
-    planned: dict[bool, tuple[Any, Any]] = {}
+    planned: dict[tuple[str, bool], tuple[Any, Any]] = {}
     for python in pythons:
-        versions = versions_of(python)
-        takes_columns = versions.running_on(load_device(HOST), "stock").whole_columns
-        model = folder / f"{name}-{threads}-{takes_columns}.poet.onnx"
-        if takes_columns not in planned:  # one plan for all that take as much in a step
-            planned[takes_columns] = versions, rewritten(forward, parameters, threads, versions)
-            planned[takes_columns][1].save(model)
-        others, result = planned[takes_columns]
+        target, versions = runtime_of(python)
+        if name == ADAPTERS and target != "stock":
+            continue  # stores are for the stock runtime
+        takes_columns = versions.running_on(load_device(HOST), target).whole_columns
+        model = folder / f"{name}-{threads}-{target}-{takes_columns}.poet.onnx"
+        if (target, takes_columns) not in planned:  # one plan for all that take as much in a step
+            made = rewritten(forward, parameters, threads, target, versions)
+            made.save(model)
+            planned[target, takes_columns] = versions, made
+        others, result = planned[target, takes_columns]
         job = {"model": str(model), "checkpoint": str(folder / "checkpoint"), "threads": threads}
         if result.plan.stored:
             job["store"] = str(folder / "store")
@@ -135,6 +137,7 @@ def lived(name: str, threads: int, folder: Path, pythons: Sequence[str]) -> Iter
         yield {
             "model": name,
             "threads": threads,
+            "target": target,
             "python": versions.python,
             "onnxruntime": versions.onnxruntime,
             "predicted_bytes": max(predicted_bytes, result.process.import_bytes - runtime_bytes),
@@ -143,13 +146,17 @@ def lived(name: str, threads: int, folder: Path, pythons: Sequence[str]) -> Iter
         shutil.rmtree(folder / "store", ignore_errors=True)
 
 
-def versions_of(python: str) -> Versions:
-    """Return the versions of an interpreter and of the onnxruntime that it imports."""
-    code = "import sys, onnxruntime as o; print('%d.%d' % sys.version_info[:2], *o.__version__.split('.')[:2])"
-    version, *runtime = subprocess.run(
-        [python, "-c", code], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.split()
-    return Versions(version, ".".join(runtime))
+def runtime_of(python: str) -> tuple[str, Versions]:
+    """Return the target and the versions of an interpreter and of the runtime that it imports."""
+    code = """
+import sys
+from poet_onnx.runtime.installed import installed_runtime, installed_target
+runtime = installed_runtime()
+print(installed_target(), "%d.%d" % sys.version_info[:2], "%d.%d" % runtime.numbers[:2])
+"""
+    told = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
+    target, version, runtime = told.split()
+    return target, Versions(version, runtime if target == "stock" else None)  # the other one has one version
 
 
 def both(job: Mapping[str, Any], budget_bytes: int, python: str) -> Row:
@@ -211,12 +218,18 @@ def pixels() -> Any:
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(8, 4, 3, padding=1))
 
 
-def rewritten(forward: Path, parameters: Sequence[str], threads: int, versions: Versions) -> Any:
+def rewritten(forward: Path, parameters: Sequence[str], threads: int, target: str, versions: Versions) -> Any:
     """Return the training step, for a budget that ordering alone does not keep to."""
     from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError, LimitReachedError
 
-    plain: dict[str, Any] = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads}
+    plain: dict[str, Any] = {
+        "device": "host",
+        "loss": "cross-entropy",
+        "target": target,
+        "threads": threads,
+        "optimizer": "adamw",
+    }
     plain |= {"gap": 0.05, "store": "never"}  # all of the state in RAM
     plain |= {"python": versions.python, "onnxruntime": versions.onnxruntime}
     if parameters:
