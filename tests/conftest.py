@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # There is a process of pytest for each core: threads of its own would wait for those of the others. Programs that tests
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} has the address of an object in its name: give ids=")
 
 
+def pytest_collection_finish() -> None:
+    """Let no search for cycles look again at what collecting the tests has made."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the small allowances of model and search, so that they and exhaustive search see the same bytes."""
@@ -48,6 +55,25 @@ def _interrupts_are_heard() -> None:
     """Hear Ctrl-C, and let started programs hear it, where a shell has started the tests in the background without."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _code_stays_in_memory() -> Iterator[None]:
+    """Leave code in this process's memory, where each session would take out all of torch's and pytest's.
+
+    What a process takes is measured in processes that tests start.
+    """
+    from poet_onnx.runtime import code_pages
+
+    class Keeping:
+        """In place of the operator library."""
+
+        def poet_release_code_pages(self) -> None:
+            """Leave all as it is."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(code_pages, "_library", Keeping)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

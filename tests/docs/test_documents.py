@@ -211,9 +211,9 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("path", sampled(RUN, README), ids=names(RUN))
 def test_blocks_run(path: Path, tmp_path: Path, artifacts: Path) -> None:
-    """Run a document's blocks beside what the guide begins with, or the artifacts of onnxruntime-training."""
+    """Run a document's blocks beside the network of the guide, or the artifacts of onnxruntime-training."""
     if path == README:
-        follow(GUIDE, tmp_path, until="forward.onnx")
+        follow(GUIDE, tmp_path, making=("network.py", "forward.onnx"))
         shape = GUIDE_SHAPE
     else:
         shutil.copytree(artifacts, tmp_path, dirs_exist_ok=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
+from deep import sampled
 
 import poet_onnx
 from poet_onnx.costing.costs import cost_table
@@ -136,8 +138,9 @@ def test_a_kernel_process_that_fails_says_why(tmp_path: Path) -> None:
         time_kernels(path, tmp_path, seed=0, repetitions=1, warmup=0, threads=1)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("page_cache", [False, True])
+@pytest.mark.parametrize(
+    ("page_cache", "asynchronous"), sampled(product([False, True], repeat=2), (False, True), (True, False))
+)
 def test_storage_is_measured(tmp_path: Path, page_cache: bool, asynchronous: bool) -> None:
     figures = measure_storage(tmp_path, page_cache=page_cache, asynchronous=asynchronous, repetitions=3)
     assert figures.method == ("page_cache" if page_cache else "device")

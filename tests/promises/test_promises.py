@@ -49,7 +49,8 @@ def test_every_promise_holds(
     assert not report.optimized.lost_nodes
 
 
-@pytest.mark.parametrize("name", sampled(["resnet18", "vgg16", "bert-2"], "bert-2"))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["resnet18", "vgg16", "bert-2"])
 def test_less_than_the_smallest_budget_is_refused_and_the_smallest_works(
     model_path: Callable[..., Path], name: str
 ) -> None:

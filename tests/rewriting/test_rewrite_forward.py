@@ -55,6 +55,7 @@ def listed(folder: Path) -> list[str]:
 
 
 @NEEDS_STOCK
+@pytest.mark.deep
 def test_one_command_leads_to_training_on_the_stock_runtime(cli: Cli, forward: Path, tmp_path: Path) -> None:
     out = tmp_path / "net.onnx"
     options = ("--target", "stock", "--optimizer", "sgd", "--activation-budget", "90%", "--gap", "0.5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def program_of(environment: str) -> Path:
     return Path(stock_python())
 
 
-def follow(path: Path, folder: Path, *, until: str | None = None) -> str:
+def follow(path: Path, folder: Path, *, making: Sequence[str] = ()) -> str:
     """Do what a reader does with the blocks of a document, and return what they print.
 
     Python blocks in a row share a process: it imports once.
@@ -35,13 +36,13 @@ def follow(path: Path, folder: Path, *, until: str | None = None) -> str:
     Args:
         path: of the document.
         folder: where the reader is.
-        until: a file with which the reader stops; default: the last block.
+        making: files of which alone the reader follows the blocks; default: all blocks.
     """
     printed = []
-    done = (block for block in fenced_blocks(path) if block.mark in ENVIRONMENTS or block.mark.endswith(".py"))
+    done = [block for block in fenced_blocks(path) if block.mark in ENVIRONMENTS or block.mark.endswith(".py")]
+    if making:
+        done = [block for block in done if any(name == block.mark or f'    "{name}",' in block.text for name in making)]
     for (mark, language), row in groupby(done, key=lambda block: (block.mark, block.language)):
-        if until is not None and (folder / until).exists():
-            break
         if mark.endswith(".py"):
             (folder / mark).write_text(next(row).text, encoding="utf-8")
         elif language == "sh":

@@ -41,7 +41,7 @@ class Trained:
     found: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=sampled(MODELS, "bert-2"))
+@pytest.fixture(scope="module", params=sampled(MODELS, "transformer"))
 def trained(
     request: pytest.FixtureRequest, model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[str, str], Trained]:
