@@ -181,7 +181,7 @@ EXPORTED = [(name, optimize) for name in CASES for optimize in (True, False)]
 
 @pytest.mark.parametrize(
     ("name", "optimize"),
-    sampled(EXPORTED, *((name, place % 4 == 0) for place, name in enumerate(CASES) if place % 2 == 0)),
+    sampled(EXPORTED, *((name, place % 2 == 0) for place, name in enumerate([*CASES][::2]))),
 )
 def test_what_torch_trains_is_trained_or_the_model_is_refused(name: str, optimize: bool) -> None:
     build, shape = CASES[name]
