@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
+from poet_onnx.files.values import joined
 from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
@@ -68,8 +69,7 @@ class TrainGraph:
         training: computes the loss and adds gradients to buffers; its inputs are the batch, the labels, the parameters,
             the buffers and `lazy_reset_grad`.
         evaluation: computes the loss, and after it what the model returned, without training anything.
-        values: what the trained parameters are now, by name; and the constants that a rewritten graph reads from a
-            store.
+        values: what the trained parameters are now, by name.
         loss: the loss's name in both graphs.
         frozen: names of real tensors of the model that are not trained.
         tied: transposed copies that read their original from now on, by name.
@@ -77,6 +77,7 @@ class TrainGraph:
         warnings: what may not be meant so, a sentence each.
         fused: what evaluates beside a rewritten graph in place of `evaluation`, which then is exported alone: a graph
             with the single nodes and the frozen weights of the training graph. None where that is no other graph.
+        constants: what a rewritten graph reads from a store besides, by name.
     """
 
     training: ir.Model
@@ -88,6 +89,7 @@ class TrainGraph:
     adapters: Adapters | None = None
     warnings: tuple[str, ...] = ()
     fused: ir.Model | None = None
+    constants: Mapping[str, Array] = field(default_factory=dict)
 
     def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the three files into a folder, which is made if it is not there: all of them or none.
@@ -110,7 +112,7 @@ class TrainGraph:
             save_model(self.training, target / TRAINING, replace=replace, written=written)
 
     def save_values(self, path: Path, *, replace: bool, written: Written) -> None:
-        """Write the parameters beside a rewritten training graph, under the name of `files_beside`.
+        """Write parameters and constants beside a rewritten training graph, under the name of `files_beside`.
 
         Args:
             path: of the rewritten graph.
@@ -120,7 +122,8 @@ class TrainGraph:
         Raises:
             InputError: if it cannot be written, or is there and must stay.
         """
-        write_checkpoint(files_beside(path)[0], self.values, {}, replace=replace, written=written)
+        values = joined(self.values, self.constants)
+        write_checkpoint(files_beside(path)[0], values, {}, replace=replace, written=written)
 
     def save_evaluation(self, path: Path, *, replace: bool, written: Written) -> None:
         """Write the evaluation graph beside a rewritten training graph likewise."""

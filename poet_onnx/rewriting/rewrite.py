@@ -24,7 +24,6 @@ from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
-from poet_onnx.files.values import joined
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
@@ -263,8 +262,8 @@ def _rewritten(
         made = replace(made, evaluation=evaluation.carried_out(region_bytes))
         if answer.plan.stored:
             frozen = constants()
-            stored_values = frozen.values(name for name in frozen.kinds if name in answer.plan.stored)
-            made = replace(made, values=joined(made.values, stored_values))
+            of_store = frozen.values(name for name in frozen.kinds if name in answer.plan.stored)
+            made = replace(made, constants=of_store)
     _carry_out(answer, region_bytes)
     asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
     return RewriteResult(

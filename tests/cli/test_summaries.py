@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_runs import Cli
 from deep import sampled
+from safetensors import safe_open
+from stored_nets import write_net
 
 from poet_onnx.reporting.figures import bytes_text
 
@@ -48,3 +50,13 @@ def test_inspect_says_first_whether_it_fits_the_device_and_what_would(cli: Cli, 
     name = figures["ordered"]["peak_tensors"][0]["name"]
     assert name in done.out
     assert not re.search(GLOSSARY, done.out.replace(name, ""))
+
+
+def test_what_is_frozen_in_a_store_is_not_said_to_be_trained(cli: Cli, tmp_path: Path) -> None:
+    net = write_net("decoder", tmp_path / "net.onnx")
+    options = ("--device", "a72", "--target", "stock", "--gap", "0.5", "--store", "always")
+    done = cli("rewrite", net, *options, "--loss", "cross-entropy", "--lora", "targets=*.q.weight,rank=4")
+    assert done.code == 0, done
+    assert done.out.startswith(f"{2 * 2 * 4 * 160:,} numbers in 4 parameters are trained for 'loss'\n")
+    with safe_open(net.with_suffix(".poet.safetensors"), "numpy") as file:
+        assert len(file.keys()) > 4, "the frozen ones are in this file, too"
