@@ -10,7 +10,8 @@ recompute and, the last one, by paging, too. A "frozen" store has no adapters in
 steps on the same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates,
 saves and exports; `step_seconds` is processor time, `read_mib` and `written_mib` what a step reads from the store and
 writes to it, making the store included. `digest` is of all losses, adapters and moments: where weights and optimizer
-are the same, it is.
+are the same, it is. "torch" and "torch, bitsandbytes" train the same adapters with PEFT in this environment, the
+latter beside weights of 4 bits; bitsandbytes is to be installed for it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("store_memory_worker.py")
+OTHERS_WORKER = Path(__file__).with_name("quantized_memory_others.py")
 LORA = "rank=8,alpha=16,targets=*_proj.weight"
 BOUNDED: dict[str, dict[str, Any]] = {
     "4 bits, frozen store, recompute": {"store": "frozen", "quantize": "4bit", "paging": False},
@@ -42,6 +44,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "4 bits, store": {"store": "always", "quantize": "4bit"},
     **BOUNDED,
 }
+OTHERS = {"torch": "torch", "torch, bitsandbytes": "bitsandbytes"}
+"""What trains beside, by the word that its worker knows."""
+
 SIZES: dict[str, dict[str, int]] = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2},
     "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2},
@@ -53,7 +58,9 @@ FIELDS += ("peak_mib", "step_seconds", "read_mib", "written_mib", "digest")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all ways and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"default all: {', '.join(map(repr, WAYS))}")
+    parser.add_argument(
+        "ways", nargs="*", metavar="WAY", help=f"{', '.join(map(repr, [*WAYS, *OTHERS]))}; default those of ours"
+    )
     parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), metavar="PYTHON")
     parser.add_argument("--size", choices=SIZES, default="0.5B", help="of each layer (default 0.5B)")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd", help="of the adapters (default sgd)")
@@ -68,7 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         forward = exported(Path(folder), options)
         for number, way in enumerate(options.ways or WAYS):
-            rows.append(measured(way, forward, Path(folder, f"{number}.onnx"), options))
+            if way in OTHERS:
+                rows.append(row_of(way, options, **beside(way, Path(folder), options)))
+            else:
+                rows.append(measured(way, forward, Path(folder, f"{number}.onnx"), options))
             print(*(f"{field}={rows[-1][field]}" for field in FIELDS), flush=True)
     if options.output is not None:
         with options.output.open("w", newline="", encoding="utf-8") as file:
@@ -80,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    return 0 if all(row["peak_mib"] <= row["predicted_mib"] for row in rows) else 1
+    return 0 if all(row["peak_mib"] <= row["predicted_mib"] for row in rows if row["predicted_mib"]) else 1
 
 
 def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -97,33 +107,45 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
     store = str(model.with_suffix(".store")) if result.plan.stored else ""
     command = [options.stock_python, str(WORKER), str(model), store, str(options.steps)]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    return {
-        "weights": way,
-        "optimizer": options.optimizer,
-        "layers": options.layers,
-        "words": options.words,
-        "tokens": options.tokens,
-        "steps": options.steps,
-        "nodes": len(list(result.model.graph)),
-        "predicted_mib": round(result.process.peak_bytes / 2**20, 1),
-        "peak_mib": found["peak_mib"],
-        "step_seconds": found["step_seconds"],
-        "read_mib": found["read_mib"],
-        "written_mib": found["written_mib"],
-        "digest": found["digest"][:12],
-    }
+    predicted_mib = round(result.process.peak_bytes / 2**20, 1)
+    found |= {"digest": found["digest"][:12], "nodes": len(list(result.model.graph)), "predicted_mib": predicted_mib}
+    return row_of(way, options, **found)
+
+
+def row_of(way: str, options: argparse.Namespace, **found: Any) -> dict[str, Any]:
+    """Return the row of a way with what was found of it; what was not is empty."""
+    asked = {field: getattr(options, field) for field in ("optimizer", "layers", "words", "tokens", "steps")}
+    return {field: ({"weights": way} | asked | found).get(field, "") for field in FIELDS}
+
+
+def beside(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what training with torch and PEFT took."""
+    saved = folder / "transformers"
+    if not saved.exists():
+        decoder(options).save_pretrained(saved)
+    asked = [OTHERS[way], str(saved), str(options.tokens), options.optimizer, str(options.steps)]
+    command = [sys.executable, str(OTHERS_WORKER), *asked]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return found
+
+
+def decoder(options: argparse.Namespace) -> Any:
+    """Return the decoder, with random weights."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {**SIZES[options.size], "num_hidden_layers": options.layers, "vocab_size": options.words}
+    config = Qwen2Config(tie_word_embeddings=True, use_cache=False, attn_implementation="eager", **sizes)
+    return Qwen2ForCausalLM(config).float().eval()
 
 
 def exported(folder: Path, options: argparse.Namespace) -> Path:
     """Return the forward model."""
     import torch
     from export_models import quiet
-    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {**SIZES[options.size], "num_hidden_layers": options.layers, "vocab_size": options.words}
-    config = Qwen2Config(tie_word_embeddings=True, use_cache=False, attn_implementation="eager", **sizes)
-    net = Qwen2ForCausalLM(config).float().eval()
+    net = decoder(options)
     mask = torch.ones(1, options.tokens, dtype=torch.long)
 
     class Scores(torch.nn.Module):

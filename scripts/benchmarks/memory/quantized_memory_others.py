@@ -1,0 +1,63 @@
+"""Train adapters with torch and PEFT, and print what it took.
+
+    python quantized_memory_others.py TRAINER FOLDER TOKENS OPTIMIZER STEPS
+
+For quantized_memory.py. FOLDER has a language model as transformers saves it. TRAINER is `torch`, with floats, or
+`bitsandbytes`, with frozen weights of 4 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from store_memory_worker import used_seconds
+
+from poet_onnx.training.trial import status_bytes
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def trained(trainer: str, folder: str, tokens: str, optimizer: str, steps: str) -> dict[str, Any]:
+    """Train in this process, and return what it took."""
+    step = adapters_step(trainer, folder, int(tokens), optimizer)
+    seconds = []
+    for _ in range(int(steps)):
+        begun = used_seconds()
+        step()
+        seconds.append(used_seconds() - begun)
+    return {
+        "peak_mib": round(status_bytes("VmHWM") / 2**20, 1),
+        "step_seconds": round(float(np.median(seconds)), 3),
+    }
+
+
+def adapters_step(trainer: str, folder: str, tokens: int, optimizer: str) -> Callable[[], None]:
+    """Return an eager step of one thread, which trains adapters of rank 8 at every projection."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    torch.set_num_threads(1)
+    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    quantized = {"quantization_config": four_bits} if trainer == "bitsandbytes" else {}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_cache=False, **quantized)
+    config = LoraConfig(r=8, lora_alpha=16, target_modules=list(PROJECTIONS), task_type="CAUSAL_LM")
+    module = get_peft_model(model, config).train()
+    adapters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    updates = torch.optim.AdamW(adapters) if optimizer == "adamw" else torch.optim.SGD(adapters, lr=1e-3)
+
+    def step() -> None:
+        updates.zero_grad()
+        ids = torch.randint(500, (1, tokens))
+        module(input_ids=ids, labels=ids).loss.backward()
+        updates.step()
+
+    return step
+
+
+if __name__ == "__main__":
+    print(json.dumps(trained(*sys.argv[1:])))
