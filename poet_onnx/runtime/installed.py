@@ -9,11 +9,12 @@ import importlib.util
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.page_cache import read_again_in_small_pieces
 
@@ -162,6 +163,17 @@ def without_ortmodule() -> Iterator[None]:
         yield
     finally:
         del sys.modules[_ORTMODULE]
+
+
+def warn_of_ortmodule() -> None:
+    """Say so where onnxruntime-training was imported by somebody else, and brought torch."""
+    if any(name.startswith(f"{_ORTMODULE}.") for name in sys.modules):
+        warnings.warn(
+            "onnxruntime-training was imported before this session and brought torch: 170 MB, and 240 MB meanwhile, "
+            "that no RAM budget counts. Import it after the session is made, which imports it without.",
+            PoetWarning,
+            stacklevel=3,
+        )
 
 
 def _libraries() -> list[Path]:

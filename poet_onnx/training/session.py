@@ -12,6 +12,7 @@ from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.installed import warn_of_ortmodule
 from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
 from poet_onnx.training.exclusion import Turn, exclusive
@@ -109,6 +110,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
+        warn_of_ortmodule()
         self._options: dict[str, Any] = {"page_dir": page_dir, "buffers": BatchBuffers()}
         self._norm: float | None = None
         self._turn = Turn()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import poet_onnx
 from poet_onnx import SGD, Adam, AdamW, AdamWOrt, TrainingSession
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.runtime import count_allocations, training_module
+from poet_onnx.runtime import count_allocations, installed_runtime, training_module
 
 
 @pytest.fixture(scope="module")
@@ -324,3 +326,24 @@ def test_without_an_optimizer_the_plan_counts_buffers_and_no_moments(model_path:
     assert (found["gradients"], found["moments"]) == (0, 2 * buffers_bytes)
     planned = found["parameters"] + found["statistics"] + found["constants"] + found["batch"]
     assert planned == result.rewritten.resident_bytes - buffers_bytes - flag_bytes
+
+
+@pytest.mark.skipif(not installed_runtime().has_training, reason="needs onnxruntime-training")
+@pytest.mark.parametrize("first", ["onnxruntime", "poet_onnx"])
+def test_torch_that_comes_with_the_runtime_is_told(first: str) -> None:
+    """No plan has room for it; by itself a session imports none."""
+    with pytest.raises(InputError) as refused:
+        TrainingSession(Path("none.onnx"), {})
+    program = f"""
+import warnings
+warnings.simplefilter("error")
+import {first}
+from poet_onnx import TrainingSession
+TrainingSession("none.onnx", {{}})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    if first == "poet_onnx":
+        assert last.endswith(str(refused.value))
+    else:
+        assert "PoetWarning: onnxruntime-training was imported before this session and brought torch" in last
