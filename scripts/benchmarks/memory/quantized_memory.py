@@ -123,8 +123,11 @@ def beside(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any
     saved = folder / "transformers"
     if not saved.exists():
         decoder(options).save_pretrained(saved)
-    asked = [OTHERS[way], str(saved), str(options.tokens), options.optimizer, str(options.steps)]
-    command = [sys.executable, str(OTHERS_WORKER), *asked]
+    trainer, worker = OTHERS[way], [sys.executable, str(OTHERS_WORKER)]
+    if trainer == "bitsandbytes":
+        floats, saved = saved, folder / "quantized"
+        subprocess.run([*worker, "quantize", str(floats), str(saved)], check=True)
+    command = [*worker, trainer, str(saved), str(options.tokens), options.optimizer, str(options.steps)]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
 

@@ -3,7 +3,9 @@
     python quantized_memory_others.py TRAINER FOLDER TOKENS OPTIMIZER STEPS
 
 For quantized_memory.py. FOLDER has a language model as transformers saves it. TRAINER is `torch`, with floats, or
-`bitsandbytes`, with frozen weights of 4 bits.
+`bitsandbytes`, with frozen weights of 4 bits, which `quantize` has written from floats into another folder:
+
+    python quantized_memory_others.py quantize FOLDER OTHER
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from poet_onnx.training.trial import status_bytes
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def trained(trainer: str, folder: str, tokens: str, optimizer: str, steps: str) -> dict[str, Any]:
+def trained(folder: str, tokens: str, optimizer: str, steps: str) -> dict[str, Any]:
     """Train in this process, and return what it took."""
-    step = adapters_step(trainer, folder, int(tokens), optimizer)
+    step = adapters_step(folder, int(tokens), optimizer)
     seconds = []
     for _ in range(int(steps)):
         begun = used_seconds()
@@ -35,16 +37,14 @@ def trained(trainer: str, folder: str, tokens: str, optimizer: str, steps: str) 
     }
 
 
-def adapters_step(trainer: str, folder: str, tokens: int, optimizer: str) -> Callable[[], None]:
+def adapters_step(folder: str, tokens: int, optimizer: str) -> Callable[[], None]:
     """Return an eager step of one thread, which trains adapters of rank 8 at every projection."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
-    quantized = {"quantization_config": four_bits} if trainer == "bitsandbytes" else {}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_cache=False, **quantized)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_cache=False)
     config = LoraConfig(r=8, lora_alpha=16, target_modules=list(PROJECTIONS), task_type="CAUSAL_LM")
     module = get_peft_model(model, config).train()
     adapters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -59,5 +59,18 @@ def adapters_step(trainer: str, folder: str, tokens: int, optimizer: str) -> Cal
     return step
 
 
+def quantize(folder: str, other: str) -> None:
+    """Write a model with weights of 4 bits."""
+    import torch
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=four_bits)
+    model.save_pretrained(other)
+
+
 if __name__ == "__main__":
-    print(json.dumps(trained(*sys.argv[1:])))
+    if sys.argv[1] == "quantize":
+        quantize(*sys.argv[2:])
+    else:
+        print(json.dumps(trained(*sys.argv[2:])))
