@@ -140,7 +140,7 @@ def import_onnxruntime() -> Any:
     try:
         read_again_in_small_pieces(_libraries())
         release_code_pages()
-        with without_ortmodule():
+        with _without_ortmodule():
             module = importlib.import_module("onnxruntime")
     except (ImportError, OSError) as error:
         raise InputError(f"{runtime.distribution} {runtime.version} cannot be imported: {error}.") from error
@@ -149,7 +149,7 @@ def import_onnxruntime() -> Any:
 
 
 @contextlib.contextmanager
-def without_ortmodule() -> Iterator[None]:
+def _without_ortmodule() -> Iterator[None]:
     """Keep the packages of onnxruntime-training from importing ORTModule, and torch with it, meanwhile.
 
     They do so wherever torch is installed, and go on without: 240 MB of RAM and seconds for what no session uses. Who

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from sys import meta_path
+from sys import meta_path, modules
 from types import ModuleType
 
 NEGATION = '<ir_version: 8, opset_import: ["" : 15]> g (float x) => (float y) { y = Neg(x) }'
@@ -28,12 +28,11 @@ class SessionWithoutArena(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            from poet_onnx.runtime.installed import without_ortmodule
-
             def load_and_make(module: ModuleType) -> None:
                 meta_path.remove(self)  # not before: whoever asks for the spec need not load it
-                with without_ortmodule():  # as import_onnxruntime does
-                    load(module)
+                # For good: tests that import onnxruntime.training would have sessions of later ones warn.
+                modules["onnxruntime.training.ortmodule"] = None  # type: ignore[assignment]
+                load(module)
                 _make_session(module)
 
             spec.loader.exec_module = load_and_make  # type: ignore[method-assign]
