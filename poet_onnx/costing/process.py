@@ -98,6 +98,8 @@ class ProcessCosts:
         stored_session_bytes: a session at least, whose graph reads from a store on disk.
         module_bytes, module_import_bytes: what comes on top in a process that trains with ONNX Runtime's own Module,
             and while that is imported.
+        loading_bytes_per_node: for each node while it is loaded, on top of `import_bytes`; 0 where a session takes
+            more.
     """
 
     runtime_bytes: int = 0
@@ -109,6 +111,7 @@ class ProcessCosts:
     stored_session_bytes: int = 0
     module_bytes: int = 0
     module_import_bytes: int = 0
+    loading_bytes_per_node: int = 0
 
     @classmethod
     def of(
@@ -134,17 +137,23 @@ class ProcessCosts:
         found = None if measured is None else measured.process
         if found is not None:
             known = cls.of(device, None, target, threads=threads, versions=versions)
-            module = {"module_bytes": known.module_bytes, "module_import_bytes": known.module_import_bytes}
-            return cls(**found.model_dump(), stored_session_bytes=known.session_bytes, **module)
+            return cls(
+                **found.model_dump(),
+                stored_session_bytes=known.session_bytes,
+                module_bytes=known.module_bytes,
+                module_import_bytes=known.module_import_bytes,
+                loading_bytes_per_node=known.loading_bytes_per_node,
+            )
         profile = device.process
         if profile is None:
             return cls()
         saved = (versions or Versions()).saved
         runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
-        module_bytes = module_import_bytes = None
+        module_bytes = module_import_bytes = loading_bytes_per_node = None
         if target == "training" and profile.training_runtime_bytes is not None:
             runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
             module_bytes, module_import_bytes = profile.module_bytes, profile.module_import_bytes
+            loading_bytes_per_node = profile.training_loading_bytes_per_node
             saved = Versions().saved  # it has one Python
         session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
         return cls(
@@ -156,6 +165,7 @@ class ProcessCosts:
             profile.paging_bytes,
             module_bytes=module_bytes or 0,
             module_import_bytes=module_import_bytes or 0,
+            loading_bytes_per_node=loading_bytes_per_node or 0,
         )
 
     def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
@@ -309,7 +319,8 @@ def process_memory(
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.import_bytes)
+    before_bytes = costs.import_bytes + nodes * costs.loading_bytes_per_node
+    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), before_bytes)
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
