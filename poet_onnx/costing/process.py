@@ -173,12 +173,13 @@ class ProcessCosts:
 
         It may have products by panels to compare before; without an optimizer it is one for ONNX Runtime's own Module.
         """
-        costs = self
+        loading_bytes = len(graph.nodes) * self.loading_bytes_per_node
+        costs = replace(self, import_bytes=self.import_bytes + loading_bytes)
         if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
             costs = replace(
                 costs,
                 runtime_bytes=self.runtime_bytes + self.module_bytes,
-                import_bytes=self.import_bytes + self.module_import_bytes,
+                import_bytes=costs.import_bytes + self.module_import_bytes,
             )
         if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
             costs = replace(costs, session_bytes=self.stored_session_bytes)
@@ -319,8 +320,7 @@ def process_memory(
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    before_bytes = costs.import_bytes + nodes * costs.loading_bytes_per_node
-    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), before_bytes)
+    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.import_bytes)
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
