@@ -23,6 +23,8 @@ from hypothesis import settings
 from model_cache import cache_directory, export
 
 sys.meta_path.insert(0, SessionWithoutArena())
+# Tests that import onnxruntime.training would have sessions of later ones warn of it.
+sys.modules["onnxruntime.training.ortmodule"] = None  # type: ignore[assignment]
 settings.register_profile("usual", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=200, deadline=None)
 settings.load_profile("usual")  # scripts/test --deep asks for the other one
