@@ -137,23 +137,20 @@ class ProcessCosts:
         found = None if measured is None else measured.process
         if found is not None:
             known = cls.of(device, None, target, threads=threads, versions=versions)
-            return cls(
-                **found.model_dump(),
-                stored_session_bytes=known.session_bytes,
-                module_bytes=known.module_bytes,
-                module_import_bytes=known.module_import_bytes,
-                loading_bytes_per_node=known.loading_bytes_per_node,
-            )
+            return replace(known, **found.model_dump(), stored_session_bytes=known.session_bytes)
         profile = device.process
         if profile is None:
             return cls()
         saved = (versions or Versions()).saved
         runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
-        module_bytes = module_import_bytes = loading_bytes_per_node = None
+        of_training = dict[str, int]()
         if target == "training" and profile.training_runtime_bytes is not None:
             runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
-            module_bytes, module_import_bytes = profile.module_bytes, profile.module_import_bytes
-            loading_bytes_per_node = profile.training_loading_bytes_per_node
+            of_training = {
+                "module_bytes": profile.module_bytes or 0,
+                "module_import_bytes": profile.module_import_bytes or 0,
+                "loading_bytes_per_node": profile.training_loading_bytes_per_node or 0,
+            }
             saved = Versions().saved  # it has one Python
         session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
         return cls(
@@ -163,24 +160,22 @@ class ProcessCosts:
             profile.session_bytes_per_node,
             profile.session_bytes_per_input,
             profile.paging_bytes,
-            module_bytes=module_bytes or 0,
-            module_import_bytes=module_import_bytes or 0,
-            loading_bytes_per_node=loading_bytes_per_node or 0,
+            **of_training,
         )
 
     def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
         """Return them for a process that trains with a graph.
 
-        It may have products by panels to compare before; without an optimizer it is one for ONNX Runtime's own Module.
+        It may have products by panels to compare before. Without an optimizer it is one for ONNX Runtime's own Module,
+        whose imports take more than loading behind them.
         """
-        loading_bytes = len(graph.nodes) * self.loading_bytes_per_node
-        costs = replace(self, import_bytes=self.import_bytes + loading_bytes)
-        if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
-            costs = replace(
-                costs,
-                runtime_bytes=self.runtime_bytes + self.module_bytes,
-                import_bytes=costs.import_bytes + self.module_import_bytes,
-            )
+        runtime_bytes, import_bytes = self.runtime_bytes, self.import_bytes
+        if any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
+            import_bytes += len(graph.nodes) * self.loading_bytes_per_node
+        else:
+            runtime_bytes += self.module_bytes
+            import_bytes += self.module_import_bytes
+        costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes)
         if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
             costs = replace(costs, session_bytes=self.stored_session_bytes)
         compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
