@@ -44,8 +44,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "4 bits, store": {"store": "always", "quantize": "4bit"},
     **BOUNDED,
 }
-OTHERS = {"torch": "torch", "torch, bitsandbytes": "bitsandbytes"}
-"""What trains beside, by the word that its worker knows."""
+OTHERS = {"torch": False, "torch, bitsandbytes": True}
+"""What trains beside, and whether its frozen weights have 4 bits."""
 
 SIZES: dict[str, dict[str, int]] = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2},
@@ -123,11 +123,11 @@ def beside(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any
     saved = folder / "transformers"
     if not saved.exists():
         decoder(options).save_pretrained(saved)
-    trainer, worker = OTHERS[way], [sys.executable, str(OTHERS_WORKER)]
-    if trainer == "bitsandbytes":
+    worker = [sys.executable, str(OTHERS_WORKER)]
+    if OTHERS[way]:
         floats, saved = saved, folder / "quantized"
         subprocess.run([*worker, "quantize", str(floats), str(saved)], check=True)
-    command = [*worker, trainer, str(saved), str(options.tokens), options.optimizer, str(options.steps)]
+    command = [*worker, "train", str(saved), str(options.tokens), options.optimizer, str(options.steps)]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
 

@@ -1,11 +1,10 @@
 """Train adapters with torch and PEFT, and print what it took.
 
-    python quantized_memory_others.py TRAINER FOLDER TOKENS OPTIMIZER STEPS
-
-For quantized_memory.py. FOLDER has a language model as transformers saves it. TRAINER is `torch`, with floats, or
-`bitsandbytes`, with frozen weights of 4 bits, which `quantize` has written from floats into another folder:
-
+    python quantized_memory_others.py train FOLDER TOKENS OPTIMIZER STEPS
     python quantized_memory_others.py quantize FOLDER OTHER
+
+For quantized_memory.py. FOLDER has a language model as transformers saves it. `quantize` writes it into another folder
+with weights of 4 bits of bitsandbytes, beside which adapters are trained as beside floats.
 """
 
 from __future__ import annotations
@@ -15,26 +14,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from store_memory_worker import used_seconds
-
-from poet_onnx.training.trial import status_bytes
+from store_memory_others import measured
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def trained(folder: str, tokens: str, optimizer: str, steps: str) -> dict[str, Any]:
     """Train in this process, and return what it took."""
-    step = adapters_step(folder, int(tokens), optimizer)
-    seconds = []
-    for _ in range(int(steps)):
-        begun = used_seconds()
-        step()
-        seconds.append(used_seconds() - begun)
-    return {
-        "peak_mib": round(status_bytes("VmHWM") / 2**20, 1),
-        "step_seconds": round(float(np.median(seconds)), 3),
-    }
+    return measured(adapters_step(folder, int(tokens), optimizer), int(steps))
 
 
 def adapters_step(folder: str, tokens: int, optimizer: str) -> Callable[[], None]:

@@ -22,8 +22,13 @@ from poet_onnx.training.trial import status_bytes
 def trained(trainer: str, model: str, steps: str, folder: str) -> dict[str, Any]:
     """Train in this process, and return what it took."""
     step = torch_step(model) if trainer == "torch" else training_step(Path(folder))
+    return measured(step, int(steps))
+
+
+def measured(step: Callable[[], None], steps: int) -> dict[str, Any]:
+    """Return what this process took for so many steps, and a step."""
     seconds = []
-    for _ in range(int(steps)):
+    for _ in range(steps):
         begun = used_seconds()
         step()
         seconds.append(used_seconds() - begun)
