@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 # There is a process of pytest for each core: threads of its own would wait for those of the others. Programs that tests
 # start do not get to know.
@@ -67,14 +68,9 @@ def _code_stays_in_memory() -> Iterator[None]:
     """
     from poet_onnx.runtime import code_pages
 
-    class Keeping:
-        """In place of the operator library."""
-
-        def poet_release_code_pages(self) -> None:
-            """Leave all as it is."""
-
+    library = SimpleNamespace(poet_release_code_pages=lambda: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(code_pages, "_library", Keeping)
+        patch.setattr(code_pages, "_library", lambda: library)
         yield
 
 

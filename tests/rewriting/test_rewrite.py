@@ -112,6 +112,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_form(path: Path, result: R
     expected = as_bytes(result.model)
     source = ir.load(path)
     before = as_bytes(source)
+    assert as_bytes(poet_onnx.rewrite(str(path), **OPTIONS).model) == expected
     assert as_bytes(poet_onnx.rewrite(onnx.load(path), **OPTIONS).model) == expected
     assert as_bytes(poet_onnx.rewrite(source, **OPTIONS).model) == expected
     assert as_bytes(source) == before, "the model given must not change"

@@ -41,7 +41,7 @@ def follow(path: Path, folder: Path, *, making: Sequence[str] = ()) -> str:
     printed = []
     done = [block for block in fenced_blocks(path) if block.mark in ENVIRONMENTS or block.mark.endswith(".py")]
     if making:
-        done = [block for block in done if any(name == block.mark or f'    "{name}",' in block.text for name in making)]
+        done = [block for block in done if any(name == block.mark or f'"{name}"' in block.text for name in making)]
     for (mark, language), row in groupby(done, key=lambda block: (block.mark, block.language)):
         if mark.endswith(".py"):
             (folder / mark).write_text(next(row).text, encoding="utf-8")
