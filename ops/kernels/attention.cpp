@@ -7,7 +7,8 @@
 //       the gradients, with scores made again.
 //
 // All are float. Operands are [batch, heads, tokens, width], or [batch, tokens, heads, width] where the list
-// `tokens_first` has a 1 for it, in the order q, k, v, y; a gradient is laid out as its operand. k and v may have fewer
+// `tokens_first` has a 1 for it, in the order q, k, v, y; where the list `heads` has a number, too, the operand is
+// [batch, tokens, heads x width] and has so many heads. A gradient is laid out as its operand. k and v may have fewer
 // heads, each of which is for as many neighbouring heads of q. The mask, there where `masked` is 1, is of four sizes,
 // of which all but the last may be 1. Where `guarded` is 1, a token that sees none gets zeros.
 //
@@ -30,14 +31,19 @@ constexpr size_t kRank = 4;
 struct Heads {
   float* data;
   uint64_t batch, heads, tokens, width;
-  bool tokens_first;
+  bool tokens_first, flat;  // flat: of three sizes, heads one behind the other
 
-  uint64_t stride() const { return tokens_first ? heads * width : width; }
   float* row(uint64_t sample, uint64_t head, uint64_t token) const {
     return data +
            (tokens_first ? (sample * tokens + token) * heads + head : (sample * heads + head) * tokens + token) * width;
   }
   Shape shape() const {
+    if (flat) {
+      Shape shape(kRank - 1);
+      const uint64_t sizes[] = {batch, tokens, heads * width};
+      std::copy_n(sizes, kRank - 1, shape.data());
+      return shape;
+    }
     Shape shape(kRank);
     const uint64_t sizes[kRank] = {batch, tokens_first ? tokens : heads, tokens_first ? heads : tokens, width};
     for (size_t i = 0; i < kRank; ++i) shape.data()[i] = static_cast<int64_t>(sizes[i]);
@@ -110,14 +116,20 @@ class Attention : public Kernel {
   explicit Attention(const NodeInfo& node)
       : block_rows_(node.require_nonnegative("block_rows")),
         tokens_first_(node.require_ints("tokens_first")),
+        heads_(node.require_ints("heads")),
         is_capped_(require_flag(node, "capped")),
         is_masked_(require_flag(node, "masked")),
         is_guarded_(require_flag(node, "guarded")),
         scores_(node, RuntimeProduct::Operator::kGemm, false, true, false),
         values_(node, RuntimeProduct::Operator::kGemm, false, false, false) {
-    if (block_rows_ == 0 || tokens_first_.size() != kRank)
-      throw Error("'block_rows' is " + std::to_string(block_rows_) + " and 'tokens_first' has " +
-                  std::to_string(tokens_first_.size()) + " flags, but they must be positive and 4");
+    if (block_rows_ == 0 || tokens_first_.size() != kRank || heads_.size() != kRank)
+      throw Error("'block_rows' is " + std::to_string(block_rows_) + ", 'tokens_first' has " +
+                  std::to_string(tokens_first_.size()) + " and 'heads' " + std::to_string(heads_.size()) +
+                  " numbers, but they must be positive and 4");
+    for (size_t i = 0; i < kRank; ++i)
+      if (heads_[i] < 0 || (heads_[i] != 0 && tokens_first_[i] == 0))
+        throw Error("'heads' is " + std::to_string(heads_[i]) + " at place " + std::to_string(i) +
+                    ", but must be 0 where tokens are not first, and never below 0");
   }
 
  protected:
@@ -147,15 +159,30 @@ class Attention : public Kernel {
   Heads heads(const Context& context, size_t index, Operand operand) const {
     const Tensor tensor = context.input(index);
     const Shape& shape = tensor.layout.shape;
-    if (tensor.layout.dtype != kFloat || shape.rank() != kRank)
+    const bool flat = heads_[operand] != 0, first = tokens_first_[operand] != 0;
+    if (tensor.layout.dtype != kFloat || shape.rank() != (flat ? kRank - 1 : kRank))
       throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                  " and shape " + to_string(shape) + ", but must be float and of four sizes");
+                  " and shape " + to_string(shape) + ", but must be float and of " + (flat ? "three" : "four") +
+                  " sizes");
     const auto size = [&](size_t i) { return static_cast<uint64_t>(shape.data()[i]); };
-    const bool first = is_first(operand);
-    return {Linear::floats(tensor), size(0), size(first ? 2 : 1), size(first ? 1 : 2), size(3), first};
+    if (!flat)
+      return {Linear::floats(tensor), size(0), size(first ? 2 : 1), size(first ? 1 : 2), size(3), first, false};
+    const auto count = static_cast<uint64_t>(heads_[operand]);
+    if (size(2) % count != 0)
+      throw Error("input " + std::to_string(index) + " of shape " + to_string(shape) + " has no rows of " +
+                  std::to_string(count) + " heads");
+    return {Linear::floats(tensor), size(0), count, size(1), size(2) / count, true, true};
   }
 
-  bool is_first(Operand operand) const { return tokens_first_[operand] != 0; }
+  // y, of which nobody knows yet where it is.
+  Heads result(const Given& of) const {
+    const auto count = static_cast<uint64_t>(heads_[kY]);
+    if (count != 0 && count != of.q.heads)
+      throw Error("'heads' gives the result " + std::to_string(count) + " heads, but q has " +
+                  std::to_string(of.q.heads));
+    return {nullptr, of.q.batch, of.q.heads, of.q.tokens, of.v.width, tokens_first_[kY] != 0, count != 0};
+  }
+
   uint64_t rows(const Heads& q) const { return std::min(block_rows_, q.tokens); }
 
   // Calls body(sample, head of k, copies of k and v) for each.
@@ -197,7 +224,7 @@ class Attention : public Kernel {
   static constexpr uint64_t kFlopsOfAScore = 8;  // in units of a block's floats
 
   const uint64_t block_rows_;
-  const std::vector<int64_t> tokens_first_;
+  const std::vector<int64_t> tokens_first_, heads_;
   const bool is_capped_, is_masked_, is_guarded_;
   const RuntimeProduct scores_, values_;
 };
@@ -208,7 +235,7 @@ class Attend final : public Attention {
 
   void compute(Context& context) override {
     const Given of = read(context, 0);
-    Heads y{nullptr, of.q.batch, of.q.heads, of.q.tokens, of.v.width, is_first(kY)};
+    Heads y = result(of);
     y.data = static_cast<float*>(context.output(0, y.shape()));
     // poet_onnx/graph/operators/attention.py has the same sizes.
     const uint64_t most = rows(of.q), columns = of.k.tokens;

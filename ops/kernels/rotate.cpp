@@ -10,6 +10,8 @@
 //
 // cos and sin have one shape: a row has as many numbers as are rotated, or half of them, for a pair each; before it
 // sizes are those of x from behind, or 1 for all alike. All are float. y may take x's buffer.
+//
+// Where `heads` is not 0, x is [..., heads x width] and is taken for [..., heads, width].
 #include <algorithm>
 #include <cstring>
 
@@ -138,7 +140,8 @@ class TableRows {
 
 class Rotate final : public Kernel {
  public:
-  explicit Rotate(const NodeInfo& node) : rotated_(node.require_nonnegative("rotated")) {
+  explicit Rotate(const NodeInfo& node)
+      : rotated_(node.require_nonnegative("rotated")), heads_(node.require_nonnegative("heads")) {
     const bool is_back = node.require_int("inverse") != 0;
     is_interleaved_ = node.require_int("interleaved") != 0;
     turn_ = is_interleaved_ ? (is_back ? neighbours_back : neighbours) : (is_back ? halves_back : halves);
@@ -148,7 +151,8 @@ class Rotate final : public Kernel {
 
   void compute(Context& context) override {
     const Tensor input = context.input(0), cosines = context.input(1), sines = context.input(2);
-    const Shape &shape = input.layout.shape, &table = cosines.layout.shape;
+    const Shape shape = rows_of(input.layout.shape);
+    const Shape& table = cosines.layout.shape;
     for (const Tensor* tensor : {&input, &cosines, &sines})
       if (tensor->layout.dtype != kFloat)
         throw Error("an input is of element type " + std::to_string(tensor->layout.dtype) + ", but must be float");
@@ -161,7 +165,7 @@ class Rotate final : public Kernel {
     const auto* const x = static_cast<const float*>(input.data);
     const auto* const cos = static_cast<const float*>(cosines.data);
     const auto* const sin = static_cast<const float*>(sines.data);
-    auto* const y = static_cast<float*>(context.output(0, shape));
+    auto* const y = static_cast<float*>(context.output(0, input.layout.shape));
     const uint64_t other = angles == half ? 0 : (is_interleaved_ ? 1 : half);
     each_range(context.workers(), input.elements() / width, width, [&](uint64_t first, uint64_t count) {
       rows.each(first, count, [&](uint64_t row, uint64_t at) {
@@ -175,11 +179,23 @@ class Rotate final : public Kernel {
   }
 
  private:
+  // The shape of x with a row for each head.
+  Shape rows_of(const Shape& x) const {
+    if (heads_ == 0) return x;
+    if (x.rank() == 0 || last(x) % heads_ != 0)
+      throw Error("input 0 of shape " + to_string(x) + " has no rows of " + std::to_string(heads_) + " heads");
+    Shape shape(x.rank() + 1);
+    std::copy_n(x.data(), x.rank() - 1, shape.data());
+    shape.data()[x.rank() - 1] = static_cast<int64_t>(heads_);
+    shape.data()[x.rank()] = static_cast<int64_t>(last(x) / heads_);
+    return shape;
+  }
+
   static uint64_t last(const Shape& shape) {
     return shape.rank() == 0 ? 0 : static_cast<uint64_t>(shape.data()[shape.rank() - 1]);
   }
 
-  const uint64_t rotated_;
+  const uint64_t rotated_, heads_;
   bool is_interleaved_;
   Turn turn_;
 };

@@ -292,6 +292,7 @@ def _write(graph: ir.Graph, found: _Attention) -> None:
     attributes = [
         ir.AttrInt64("block_rows", BLOCK_ROWS),
         ir.AttrInt64s("tokens_first", [int(flag) for flag in flags]),
+        ir.AttrInt64s("heads", [0] * _RANK),
         ir.AttrInt64("capped", int(scores.cap != 0)),
         ir.AttrInt64("masked", int(scores.mask is not None)),
         ir.AttrInt64("guarded", int(found.is_guarded)),

@@ -17,6 +17,7 @@ from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
+from poet_onnx.passes.fused.heads import ReadHeadsInRows
 from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.fused.rotary import UseRotate
@@ -37,6 +38,7 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         UseGatedActivation(),
         UseRotate(trained),
         UseAttention(trained),  # behind what puts transpositions in front of it
+        ReadHeadsInRows(),
         AddLowRank(trained),
     ]
     with _given(model.graph, trained):

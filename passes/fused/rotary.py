@@ -93,7 +93,7 @@ class UseRotate(InPlacePass):
         return PassResult(model, modified=modified)
 
     def _write(self, graph: ir.Graph, found: _Rotation) -> None:
-        numbers = {"rotated": found.rotated, "interleaved": int(found.is_interleaved), "inverse": 0}
+        numbers = {"rotated": found.rotated, "interleaved": int(found.is_interleaved), "inverse": 0, "heads": 0}
         attributes = [ir.AttrInt64(name, number) for name, number in numbers.items()]
         made, read = found.last.outputs[0], [value for value in found.last.inputs if value is not None]
         replace_node(found.last, ROTATE, [found.x, found.cos, found.sin], attributes, [made])

@@ -128,7 +128,8 @@ def _rms_normalize(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _rotate(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x, tables = needed(inputs, 0), [needed(inputs, 1), needed(inputs, 2)]
+    whole, tables = needed(inputs, 0), [needed(inputs, 1), needed(inputs, 2)]
+    x = _with_heads(whole, attributes["heads"])
     count = attributes["rotated"]
     are_neighbours, sign = bool(attributes["interleaved"]), -1 if attributes["inverse"] else 1
     pairs = (
@@ -141,7 +142,12 @@ def _rotate(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     first, second = (x[..., pair] for pair in pairs)
     y[..., pairs[0]] = first * cos - sign * second * sin
     y[..., pairs[1]] = second * other_cos + sign * first * other_sin
-    return (y,)
+    return (y.reshape(whole.shape),)
+
+
+def _with_heads(x: Array, heads: int) -> Array:
+    """Return rows of several heads, each in a row of its own; others as they are."""
+    return x.reshape(*x.shape[:-1], heads, -1) if heads else x
 
 
 def _lp_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
@@ -181,8 +187,9 @@ def _vocabulary_loss(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...
 
 
 def _attend(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    flags = attributes["tokens_first"]
-    q, k, v = (np.swapaxes(needed(inputs, i), 1, 2) if flags[i] else needed(inputs, i) for i in range(3))
+    flags, heads = attributes["tokens_first"], attributes["heads"]
+    operands = (_with_heads(needed(inputs, i), heads[i]) for i in range(3))
+    q, k, v = (np.swapaxes(each, 1, 2) if flag else each for each, flag in zip(operands, flags, strict=False))
     scale, cap = needed(inputs, 3)
     k, v = (np.repeat(each, q.shape[1] // k.shape[1], axis=1) for each in (k, v))
     scores = scale * (q @ np.swapaxes(k, 2, 3))
@@ -191,7 +198,8 @@ def _attend(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = powers / powers.sum(axis=-1, keepdims=True)
     y = (np.nan_to_num(weights) if attributes["guarded"] else weights) @ v
-    return (np.swapaxes(y, 1, 2) if flags[3] else y,)
+    y = np.swapaxes(y, 1, 2) if flags[3] else y
+    return (y.reshape(*y.shape[:2], -1) if heads[3] else y,)
 
 
 def _add_low_rank(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:

@@ -32,6 +32,7 @@ class Case:
     width: int = 8
     value_width: int = 8
     tokens_first: tuple[int, int, int, int] = (0, 0, 0, 0)
+    in_rows: tuple[int, int, int, int] = (0, 0, 0, 0)
     mask: str = ""
     cap: float = 0.0
     guarded: bool = False
@@ -41,7 +42,13 @@ class Case:
     def attributes(self) -> dict[str, Any]:
         """Return those of the node."""
         flags = {"capped": int(self.cap != 0), "masked": int(bool(self.mask)), "guarded": int(self.guarded)}
-        return {"block_rows": self.block_rows, "tokens_first": list(self.tokens_first), **flags}
+        heads = [flag * each for flag, each in zip(self.in_rows, self.all_heads, strict=True)]
+        return {"block_rows": self.block_rows, "tokens_first": list(self.tokens_first), "heads": heads, **flags}
+
+    @property
+    def all_heads(self) -> tuple[int, ...]:
+        """Return how many q, k, v and y have."""
+        return self.heads, self.groups, self.groups, self.heads
 
     def arrays(self) -> list[Array]:
         """Return q, k, v, the gradient of y, the numbers and, if there is one, the mask."""
@@ -49,8 +56,9 @@ class Case:
         sizes = [(self.heads, self.tokens, self.width), (self.groups, self.keys, self.width)]
         sizes += [(self.groups, self.keys, self.value_width), (self.heads, self.tokens, self.value_width)]
         made = []
-        for (heads, tokens, width), first in zip(sizes, self.tokens_first, strict=True):
+        for (heads, tokens, width), first, row in zip(sizes, self.tokens_first, self.in_rows, strict=True):
             shape = (self.batch, *((tokens, heads) if first else (heads, tokens)), width)
+            shape = (self.batch, tokens, heads * width) if row else shape
             made.append(random.standard_normal(shape).astype(np.float32))
         made.append(np.array([0.3, self.cap], np.float32))
         return [*made, self.added(random)] if self.mask else made
@@ -76,6 +84,8 @@ CASES = {
     "plain": Case(),
     "tokens first": Case(tokens_first=(1, 1, 1, 1)),
     "some tokens first": Case(tokens_first=(0, 1, 0, 1), value_width=5),
+    "heads in rows": Case(tokens_first=(1, 1, 1, 1), in_rows=(1, 1, 1, 1), mask="causal", value_width=5),
+    "some heads in rows": Case(tokens_first=(1, 0, 1, 1), in_rows=(0, 0, 1, 1)),
     "causal": Case(mask="causal", tokens=23, keys=23, tokens_first=(1, 0, 1, 1)),
     "causal, blocks of one token": Case(mask="causal", block_rows=1),
     "infinitely causal": Case(mask="infinite", heads=6, groups=2, tokens_first=(1, 1, 0, 0)),
@@ -90,15 +100,16 @@ CASES = {
 }
 
 
-def heads_first(array: Array, tokens_first: int) -> torch.Tensor:
+def heads_first(array: Array, case: Case, place: int) -> torch.Tensor:
+    """Return q, k, v or y as [batch, heads, tokens, width]."""
     made = torch.tensor(array.astype(np.float64))
-    return made.transpose(1, 2) if tokens_first else made
+    made = made.unflatten(2, (case.all_heads[place], -1)) if case.in_rows[place] else made
+    return made.transpose(1, 2) if case.tokens_first[place] else made
 
 
 def expected(case: Case, arrays: list[Array]) -> list[Array]:
     """Return y, dQ, dK and dV in float64, laid out as the node lays them out."""
-    leaves = [heads_first(*pair).requires_grad_() for pair in zip(arrays[:3], case.tokens_first[:3], strict=True)]
-    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    leaves = [heads_first(array, case, place).clone().requires_grad_() for place, array in enumerate(arrays[:3])]
     q, k, v = leaves
     k, v = (each.repeat_interleave(case.heads // case.groups, 1) for each in (k, v))
     scores = q @ k.transpose(2, 3) * float(arrays[4][0])
@@ -110,10 +121,12 @@ def expected(case: Case, arrays: list[Array]) -> list[Array]:
     weights = torch.softmax(scores, -1)
     weights = torch.nan_to_num(weights) if case.guarded else weights
     y = weights @ v
-    y.backward(heads_first(arrays[3], case.tokens_first[3]))
-    found = [y.detach(), *(leaf.grad for leaf in leaves)]
-    flags = (case.tokens_first[3], *case.tokens_first[:3])
-    return [each.transpose(1, 2).numpy() if flag else each.numpy() for each, flag in zip(found, flags, strict=True)]
+    y.backward(heads_first(arrays[3], case, 3))
+    found = []
+    for place, each in ((3, y.detach()), *enumerate(leaf.grad for leaf in leaves)):
+        laid_out = each.transpose(1, 2) if case.tokens_first[place] else each
+        found.append((laid_out.flatten(2) if case.in_rows[place] else laid_out).numpy())
+    return found
 
 
 def run(case: Case, arrays: list[Array]) -> list[Array]:
@@ -141,7 +154,7 @@ def test_a_token_that_sees_none_has_no_gradient_where_it_is_guarded() -> None:
     assert not made[1][0, :, :3].any()
 
 
-@pytest.mark.parametrize("name", ["plain", "a cap", "some tokens first", "one token"])
+@pytest.mark.parametrize("name", ["plain", "a cap", "some tokens first", "heads in rows", "one token"])
 @pytest.mark.parametrize("operator", ["Attend", "AttendGradient"])
 def test_the_room_of_a_node_is_what_is_declared(name: str, operator: str) -> None:
     case = CASES[name]
@@ -186,5 +199,28 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
     q, k, v, d_y, *rest = case.arrays()
     with pytest.raises(RuntimeFailure, match="does not belong to q"):
         run_node("AttendGradient", [d_y[:, :3], q, k, v, *rest], 3, **case.attributes)
-    with pytest.raises(RuntimeFailure, match="'tokens_first' has 3 flags"):
-        run_node("Attend", [q, k, v, *rest], 1, **{**case.attributes, "tokens_first": [0, 0, 0]})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"tokens_first": [0, 0, 0]}, "'tokens_first' has 3 and 'heads' 4 numbers"),
+        ({"heads": [0, 0]}, "'tokens_first' has 4 and 'heads' 2 numbers"),
+        ({"heads": [4, 0, 0, 0]}, "'heads' is 4 at place 0, but must be 0 where tokens are not first"),
+        ({"heads": [-1, 0, 0, 0]}, "never below 0"),
+        ({"tokens_first": [1, 0, 0, 0], "heads": [4, 0, 0, 0]}, "but must be float and of three sizes"),
+        ({"tokens_first": [0, 0, 0, 1], "heads": [0, 0, 0, 2]}, "gives the result 2 heads, but q has 4"),
+    ],
+)
+def test_other_layouts_are_refused(attributes: dict[str, list[int]], message: str) -> None:
+    case = Case()
+    q, k, v, _, *rest = case.arrays()
+    with pytest.raises(RuntimeFailure, match=message):
+        run_node("Attend", [q, k, v, *rest], 1, **case.attributes | attributes)
+
+
+def test_rows_that_have_no_such_heads_are_refused() -> None:
+    case = Case(tokens_first=(1, 1, 1, 1), in_rows=(1, 1, 1, 1))
+    q, k, v, _, *rest = case.arrays()
+    with pytest.raises(RuntimeFailure, match=r"input 0 of shape \[2,9,31\] has no rows of 4 heads"):
+        run_node("Attend", [q[..., :31], k, v, *rest], 1, **case.attributes)

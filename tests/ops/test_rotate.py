@@ -53,8 +53,11 @@ def test_rows_are_rotated_forth_and_back(table: tuple[int, ...], interleaved: bo
     rotated = {17: 34, 9: 18}.get(table[-1], table[-1])
     exact = expected(x, cos, sin, rotated, interleaved=interleaved)
     for inverse, wanted in enumerate(exact):
-        how = {"rotated": rotated, "interleaved": int(interleaved), "inverse": inverse}
-        assert distance(run_node("Rotate", [x, cos, sin], **how)[0], wanted) <= ERROR
+        how = {"rotated": rotated, "interleaved": int(interleaved), "inverse": inverse, "heads": 0}
+        made = run_node("Rotate", [x, cos, sin], **how)[0]
+        assert distance(made, wanted) <= ERROR
+        in_rows = run_node("Rotate", [x.reshape(2, 3, 5 * 34), cos, sin], **how | {"heads": 5})[0]
+        np.testing.assert_array_equal(in_rows, made.reshape(2, 3, 5 * 34))
 
 
 @pytest.mark.parametrize(
@@ -69,19 +72,22 @@ def test_rows_are_rotated_forth_and_back(table: tuple[int, ...], interleaved: bo
         (X, (), {}, "34 numbers of a row are rotated"),
         ((), (), {}, "34 numbers of a row are rotated"),
         (X, (5, 34), {"inverse": None}, "'inverse' is missing"),
+        (X, (5, 34), {"heads": 4}, r"input 0 of shape \[2,3,5,34\] has no rows of 4 heads"),
+        ((), (34,), {"heads": 2}, "has no rows of 2 heads"),
+        (X, (5, 34), {"heads": -1}, "'heads' is -1, but must be 0 or more"),
     ],
 )
 def test_what_does_not_fit_is_refused(
     x: tuple[int, ...], table: tuple[int, ...], attributes: dict[str, int | None], message: str
 ) -> None:
-    how = {"rotated": 34, "interleaved": 0, "inverse": 0} | attributes
+    how = {"rotated": 34, "interleaved": 0, "inverse": 0, "heads": 0} | attributes
     given = {name: value for name, value in how.items() if value is not None}
     with pytest.raises(RuntimeFailure, match=message):
         run_node("Rotate", [np.ones(shape, np.float32) for shape in (x, table, table)], **given)
 
 
 def test_tables_are_floats_of_one_shape() -> None:
-    how = {"rotated": 8, "interleaved": 0, "inverse": 0}
+    how = {"rotated": 8, "interleaved": 0, "inverse": 0, "heads": 0}
     x, table = np.ones((2, 8), np.float32), np.ones(8, np.float32)
     with pytest.raises(RuntimeFailure, match="do not fit: 8 numbers"):
         run_node("Rotate", [x, table, table[:4]], **how)

@@ -58,7 +58,7 @@ CHANNELS = IMAGES[1]
 COUNT = 50_001
 HEADS = (floats(2, 130, 4, 32), floats(2, 2, 130, 32), floats(2, 130, 2, 32))
 HIDING = np.triu(np.full((1, 1, 130, 130), -np.inf, np.float32), 1)
-ATTENTION = {"block_rows": 64, "tokens_first": [1, 0, 1, 1], "capped": 0, "masked": 1, "guarded": 0}
+ATTENTION = {"block_rows": 64, "tokens_first": [1, 0, 1, 1], "heads": [0] * 4, "capped": 0, "masked": 1, "guarded": 0}
 
 CASES = {
     "Accumulate": Case("Accumulate", (floats(COUNT + 7), floats(COUNT), BOOL), (FLAG,), {"offset": 7}),
@@ -144,7 +144,7 @@ CASES = {
         "Rotate",
         (floats(3, 5, 70, 64), floats(70, 32), floats(70, 32)),
         (FLOAT,),
-        {"rotated": 32, "interleaved": 0, "inverse": 0},
+        {"rotated": 32, "interleaved": 0, "inverse": 0, "heads": 0},
     ),
     "RmsNormalize": Case("RmsNormalize", (floats(150, 330), floats(330)), (FLOAT,) * 2, {"epsilon": 1e-5}),
     "RmsNormalizeGradient": Case(

@@ -254,6 +254,8 @@ class Model:
         sizes = tuple(self._random.choice((1, size)) for size in shape[self._random.randrange(len(shape)) : -1])
         tables = [self._input(FLOAT, (*sizes, self._random.choice((rotated, rotated // 2)))) for _ in range(2)]
         how = {name: self._random.randint(0, 1) for name in ("interleaved", "inverse")}
+        how["heads"] = shape[-2] * self._random.randint(0, 1) if len(shape) > 1 else 0
+        shape = (*shape[:-2], shape[-2] * shape[-1]) if how["heads"] else shape
         self._add("Rotate", [self._input(FLOAT, shape), *tables], [(FLOAT, shape)], rotated=rotated, **how)
 
     def _rectify(self) -> None:
@@ -326,14 +328,20 @@ class Model:
         heads, first = groups * self._random.randint(1, 2), [self._random.randint(0, 1) for _ in range(4)]
         sizes = [(heads, tokens), (groups, keys), (groups, keys), (heads, tokens)]
         shapes = [(batch, *(size[::-1] if flag else size), width) for size, flag in zip(sizes, first, strict=True)]
+        in_rows = [size[0] * flag * self._random.randint(0, 1) for size, flag in zip(sizes, first, strict=True)]
+        shapes = [
+            (batch, shape[1], number * width) if number else shape
+            for number, shape in zip(in_rows, shapes, strict=True)
+        ]
         masked = self._random.randint(0, 1)
         inputs = [self._input(FLOAT, shape) for shape in shapes[:3]]
         inputs += [self._input(FLOAT, (2,), low=1), *[self._input(FLOAT, (batch, 1, tokens, keys))] * masked]
         flags = {"capped": self._random.randint(0, 1), "masked": masked, "guarded": self._random.randint(0, 1)}
         flags["block_rows"] = self._random.randint(1, 3)
-        self._add("Attend", inputs, [(FLOAT, shapes[3])], tokens_first=tuple(first), **flags)
+        layout = {"tokens_first": tuple(first), "heads": tuple(in_rows)}
+        self._add("Attend", inputs, [(FLOAT, shapes[3])], **layout, **flags)
         made = [(FLOAT, shape) for shape in shapes[:3]]
-        self._add("AttendGradient", [self._input(FLOAT, shapes[3]), *inputs], made, tokens_first=tuple(first), **flags)
+        self._add("AttendGradient", [self._input(FLOAT, shapes[3]), *inputs], made, **layout, **flags)
 
     def _adapt(self) -> None:
         """Add an adapter, and make its gradients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from poet_onnx.description.metadata import POET_DOMAIN
@@ -28,14 +29,37 @@ def _is_gradient(op_type: str) -> bool:
     return op_type == GRADIENT
 
 
-def _heads(shape: Sequence[int], *, tokens_first: bool) -> tuple[int, int, int, int]:
-    """Return batch, heads, tokens and width of an operand."""
-    batch, one, other, width = shape
-    return (batch, other, one, width) if tokens_first else (batch, one, other, width)
+@dataclass(frozen=True)
+class _Layout:
+    """How an operand lies in memory.
 
+    Attributes:
+        tokens_first: tokens stand before heads.
+        heads: that stand one behind the other in an operand of three sizes, [batch, tokens, heads x width]; 0 where
+            heads have a dimension of their own.
+    """
 
-def _laid_out(sizes: tuple[int, int, int, int], *, tokens_first: bool) -> tuple[int, ...]:
-    return _heads(sizes, tokens_first=tokens_first)  # turning twice turns nothing
+    tokens_first: bool
+    heads: int
+
+    @property
+    def rank(self) -> int:
+        return _RANK - bool(self.heads)
+
+    def sizes(self, shape: Sequence[int]) -> tuple[int, int, int, int]:
+        """Return batch, heads, tokens and width."""
+        if self.heads:
+            batch, tokens, width = shape
+            return batch, self.heads, tokens, width // self.heads
+        batch, one, other, width = shape
+        return (batch, other, one, width) if self.tokens_first else (batch, one, other, width)
+
+    def shape(self, sizes: tuple[int, int, int, int]) -> tuple[int, ...]:
+        """Return the shape of an operand of these sizes."""
+        batch, heads, tokens, width = sizes
+        if self.heads:
+            return batch, tokens, heads * width
+        return (batch, tokens, heads, width) if self.tokens_first else sizes
 
 
 def _operands(context: ShapeContext) -> list[tuple[int, int, int, int]]:
@@ -45,12 +69,14 @@ def _operands(context: ShapeContext) -> list[tuple[int, int, int, int]]:
         RuleError: they are no operands, or do not belong together.
     """
     first = int(_is_gradient(context.op_type))
-    flags = _flags(context)
     found = []
-    for index in range(3):
-        if len(context.type(first + index).shape) != _RANK:
-            raise RuleError(f"{said(context, first + index)} must have {_RANK} sizes")
-        found.append(_heads(context.type(first + index).shape, tokens_first=flags[index]))
+    for index, layout in enumerate(_layouts(context)[:_Y], start=first):
+        shape = context.type(index).shape
+        if len(shape) != layout.rank:
+            raise RuleError(f"{said(context, index)} must have {layout.rank} sizes")
+        if layout.heads and shape[-1] % layout.heads:
+            raise RuleError(f"{said(context, index)} must have rows of {layout.heads} heads")
+        found.append(layout.sizes(shape))
     q, k, v = found
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or k[1] == 0 or q[1] % k[1]:
         shown = ", ".join(said(context, first + index) for index in range(3))
@@ -58,17 +84,25 @@ def _operands(context: ShapeContext) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def _flags(context: ShapeContext) -> list[bool]:
-    flags = context.attributes.get("tokens_first", ())
-    if not isinstance(flags, tuple) or len(flags) != _RANK:
-        raise RuleError(f"its attribute 'tokens_first' must have {_RANK} flags")
-    return [flag != 0 for flag in flags]
+def _layouts(context: ShapeContext) -> list[_Layout]:
+    """Return those of q, k, v and y."""
+    first, heads = (context.attributes.get(name, ()) for name in ("tokens_first", "heads"))
+    for name, numbers in (("tokens_first", first), ("heads", heads)):
+        if not isinstance(numbers, tuple) or len(numbers) != _RANK:
+            raise RuleError(f"its attribute '{name}' must have {_RANK} numbers")
+    found = [_Layout(flag != 0, number) for flag, number in zip(first, heads, strict=True)]
+    if any(layout.heads < 0 or (layout.heads and not layout.tokens_first) for layout in found):
+        raise RuleError("its attribute 'heads' must be 0 where tokens are not first")
+    return found
 
 
 def _result(context: ShapeContext) -> tuple[int, ...]:
     """Return the shape of y."""
     q, _, v = _operands(context)
-    return _laid_out((*q[:3], v[3]), tokens_first=_flags(context)[_Y])
+    layout = _layouts(context)[_Y]
+    if layout.heads not in (0, q[1]):
+        raise RuleError(f"its attribute 'heads' gives the result {layout.heads} heads, but there are {q[1]}")
+    return layout.shape((*q[:3], v[3]))
 
 
 def _attended(context: ShapeContext) -> list[TensorType]:
@@ -97,9 +131,10 @@ def _fits(context: ShapeContext) -> None:
 
 def _sizes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return batch, heads, tokens and width of q, k and v."""
-    first, flags = int(_is_gradient(call.op_type)), call.integers("tokens_first")
+    first = int(_is_gradient(call.op_type))
+    layouts = map(_Layout, map(bool, call.integers("tokens_first")), call.integers("heads"))
     shapes = [call.input(first + index).shape for index in range(3)]
-    q, k, v = (_heads(shape, tokens_first=bool(flag)) for shape, flag in zip(shapes, flags, strict=False))
+    q, k, v = (layout.sizes(shape) for shape, layout in zip(shapes, layouts, strict=False))
     return q, k, v
 
 
@@ -130,6 +165,7 @@ _F32 = "tensor(float)"
 _ATTRIBUTES = (
     Attribute("block_rows", "INT", "Tokens of a head whose scores are made at a time."),
     Attribute("tokens_first", "INTS", "Whether q, k, v and y have tokens before heads."),
+    Attribute("heads", "INTS", "How many heads q, k, v and y have in each row of three sizes; 0 for one of four."),
     Attribute("capped", "INT", "Whether scores have a cap."),
     Attribute("masked", "INT", "Whether there is a mask."),
     Attribute("guarded", "INT", "Whether a token that sees none gets zeros."),

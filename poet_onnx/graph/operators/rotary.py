@@ -22,10 +22,13 @@ def fits(x: tuple[int, ...], table: tuple[int, ...], rotated: int) -> bool:
 
 
 def _check(context: ShapeContext) -> None:
-    x, table = context.type(0), context.type(1)
+    x, table, heads = context.type(0), context.type(1), context.integer("heads", 0)
     if x.dtype != FLOAT or table.dtype != FLOAT:
         raise RuleError(f"{said(context, 0)} and its tables must be of floats")
-    if not fits(x.shape, table.shape, context.integer("rotated", 0)):
+    if heads < 0 or (heads and (not x.shape or x.shape[-1] % heads)):
+        raise RuleError(f"{said(context, 0)} must have rows of {heads} heads")
+    shape = (*x.shape[:-1], heads, x.shape[-1] // heads) if heads else x.shape
+    if not fits(shape, table.shape, context.integer("rotated", 0)):
         raise RuleError(f"{said(context, 1)} must be angles of {list(x.shape)}")
 
 
@@ -46,6 +49,9 @@ SPECS = [
                 Attribute("rotated", "INT", "How many numbers of a row are rotated, from the first on."),
                 Attribute("interleaved", "INT", "Whether neighbours are pairs, and not numbers of two halves."),
                 Attribute("inverse", "INT", "Whether to multiply with the transposed matrices."),
+                Attribute(
+                    "heads", "INT", "How many rows of x stand one behind the other along its last axis; 0 for one."
+                ),
             ),
         ),
     )

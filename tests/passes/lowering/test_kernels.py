@@ -23,7 +23,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "DepthwiseWeightGradient": WINDOW,
     "GatedActivate": {"activation": 0},
     "GatedActivateGradient": {"activation": 2},
-    "Rotate": {"rotated": 40, "interleaved": 0, "inverse": 0},
+    "Rotate": {"rotated": 40, "interleaved": 0, "inverse": 0, "heads": 0},
     "RmsNormalize": {"epsilon": 1e-6},
 }
 OUTPUTS = {

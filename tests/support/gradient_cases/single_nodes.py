@@ -26,9 +26,17 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 CASES = [
     Case(
         "Rotate",
-        "y = poet.Rotate<rotated = 6, interleaved = 0, inverse = 0>(x, cos, sin)",
+        "y = poet.Rotate<rotated = 6, interleaved = 0, inverse = 0, heads = 0>(x, cos, sin)",
         {"x": (2, 3, 5, 8)},
         turned,
+        constants={"cos": COS, "sin": SIN},
+        single=SINGLE,
+    ),
+    Case(
+        "Rotate heads in rows",
+        "y = poet.Rotate<rotated = 6, interleaved = 0, inverse = 0, heads = 5>(x, cos, sin)",
+        {"x": (2, 3, 40)},
+        lambda x, cos, sin: turned(x.unflatten(-1, (5, 8)), cos, sin).flatten(-2),
         constants={"cos": COS, "sin": SIN},
         single=SINGLE,
     ),
