@@ -59,7 +59,8 @@ class ChooseBranches(InPlacePass):
         Raises:
             InputError: if it is not said how long sequences are.
         """
-        choose_branches(model.graph, _MASK, _tokens(model.graph, _caches(model.graph)))
+        _, tokens = _sequences(model.graph, _caches(model.graph))
+        choose_branches(model.graph, _MASK, tokens)
         return PassResult(model, modified=True)
 
 
@@ -79,7 +80,8 @@ class ForwardOnly(InPlacePass):
         """
         graph = model.graph
         caches = _caches(graph)
-        constants = Constants(graph, _tokens(graph, caches))
+        batch, tokens = _sequences(graph, caches)
+        constants = Constants(graph, tokens)
         for cache in caches:
             _check_cache(cache)
         present = {value for node in graph if node.op_type in _CACHES for value in node.outputs[1:]}
@@ -97,7 +99,7 @@ class ForwardOnly(InPlacePass):
             if rule is not None:
                 rule(Expansion(constants, node))
         RemoveUnusedNodesPass()(model)
-        _forget_inputs(graph, constants, caches)
+        _forget_inputs(graph, constants, caches, batch)
         RemoveUnusedNodesPass()(model)
         return PassResult(model, modified=True)
 
@@ -122,8 +124,8 @@ def _check_cache(cache: ir.Value) -> None:
         )
 
 
-def _tokens(graph: ir.Graph, caches: Sequence[ir.Value]) -> int:
-    """Return how many tokens a sequence has."""
+def _sequences(graph: ir.Graph, caches: Sequence[ir.Value]) -> tuple[int, int]:
+    """Return how many sequences a batch has, and how many tokens each."""
     for value in graph.inputs:
         is_other = value in caches or (value.name or "").startswith((_MASK, _POSITIONS))
         if is_other or value.shape is None or len(value.shape) < 2:
@@ -134,9 +136,10 @@ def _tokens(graph: ir.Graph, caches: Sequence[ir.Value]) -> int:
                     f"Dimension {index} of the graph input '{value.name}' is not fixed: give the size of "
                     f"'{dim.value}', such as --dim {dim.value}=8."
                 )
-        size = value.shape[1]
-        assert isinstance(size, int)
-        return size
+        batch, tokens = value.shape[:2]
+        assert isinstance(batch, int)
+        assert isinstance(tokens, int)
+        return batch, tokens
     raise InputError("The model for generation has no input [batch, tokens]: build it with its embedding, or without.")
 
 
@@ -161,7 +164,7 @@ def _split(graph: ir.Graph, node: ir.Node) -> None:
     graph.insert_before(node, split)
 
 
-def _forget_inputs(graph: ir.Graph, constants: Constants, caches: Sequence[ir.Value]) -> None:
+def _forget_inputs(graph: ir.Graph, constants: Constants, caches: Sequence[ir.Value], batch: int) -> None:
     """Remove inputs that say what is cached, padding or where tokens are; what still reads them reads constants."""
     for value in list(graph.inputs):
         name = value.name or ""
@@ -169,15 +172,15 @@ def _forget_inputs(graph: ir.Graph, constants: Constants, caches: Sequence[ir.Va
             for node, index in list(value.uses()):
                 _read_no_cache(graph, constants, node, index)
         elif name.startswith((_MASK, _POSITIONS, *_KEPT)):
-            value.replace_all_uses_with(constants.value(_known(value, constants.tokens)))
+            value.replace_all_uses_with(constants.value(_known(value, batch, constants.tokens)))
         else:
             continue
         graph.inputs.remove(value)
 
 
-def _known(value: ir.Value, tokens: int) -> Array:
+def _known(value: ir.Value, batch: int, tokens: int) -> Array:
     """Return what an input is in a step of whole sequences."""
-    name, sizes = value.name or "", [size if isinstance(size, int) else 1 for size in value.shape or ()]
+    name, sizes = value.name or "", [size if isinstance(size, int) else batch for size in value.shape or ()]
     dtype = (value.dtype or ir.DataType.INT64).numpy()
     if name.startswith(_KEPT):
         return np.zeros(sizes, dtype)
@@ -190,6 +193,9 @@ def _read_no_cache(graph: ir.Graph, constants: Constants, node: ir.Node, index: 
     value = node.inputs[index]
     if node.op_type == "Concat" and node.domain in ONNX_DOMAINS and len(node.inputs) > 1:
         kept = [each for each in node.inputs if each is not value]
+        if len(kept) == 1 and kept[0] is not None:
+            node.outputs[0].replace_all_uses_with(kept[0], replace_graph_outputs=True)
+            return
         node.resize_inputs(len(kept))
         for place, each in enumerate(kept):
             node.replace_input_with(place, each)
@@ -202,4 +208,5 @@ def _read_no_cache(graph: ir.Graph, constants: Constants, node: ir.Node, index: 
         )
     sizes = [size if isinstance(size, int) else 1 for size in shape]
     sizes[2] = 0
-    node.outputs[0].replace_all_uses_with(constants.value(np.array(sizes, np.int64)))
+    wanted = slice(node.attributes.get_int("start", 0), node.attributes.get_int("end", len(sizes)))
+    node.outputs[0].replace_all_uses_with(constants.value(np.array(sizes[wanted], np.int64)))

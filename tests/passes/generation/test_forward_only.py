@@ -119,8 +119,17 @@ def test_norms_inside_of_the_attention_are_those_before_it(expected: dict[str, n
     assert np.linalg.norm(found - exact) <= ERROR * np.linalg.norm(exact)
 
 
+LENGTHS = {
+    "gathered": "pastshape = Shape(past_key_values_key) pastlength = Gather(pastshape, place)",
+    "a part of the shape": """one_size = Shape <start = 2, end = 3> (past_key_values_key)
+        pastlength = Squeeze(one_size)""",
+    "the last sizes": """last_sizes = Shape <start = -2> (past_key_values_key)
+        pastlength = Gather(last_sizes, first)""",
+}
+"""How exporters ask how many tokens are cached: torch's legacy one, its dynamo one, and a third way."""
+
 CACHED = """<ir_version: 8, opset_import: ["" : 18]>
-g (int64[batch_size, sequence_length] input_ids, int64[batch_size, total] attention_mask,
+g (int64[batch_size, sequence_length] input_ids, int64[another, total] attention_mask,
    float[batch_size, 1, past, 8] past_key_values_key, float[batch_size, 1, past, 8] past_key_values_value)
 => (float[batch_size, sequence_length, 8] logits, float[batch_size, 1, total, 8] present_key,
     float[batch_size, 1, total, 8] present_value) {
@@ -130,20 +139,22 @@ g (int64[batch_size, sequence_length] input_ids, int64[batch_size, total] attent
   present_value = Concat <axis = 2> (past_key_values_value, v1)
   kt = Transpose <perm = [0, 1, 3, 2]> (present_key) s = MatMul(q, kt)
   sizes = Shape(s) last = Slice(sizes, two, four) ones = ConstantOfShape <value = float[1] {1.0}> (last)
-  pastshape = Shape(past_key_values_key) pastlength = Gather(pastshape, place) next = Add(pastlength, one)
-  later = Trilu <upper = 1> (ones, next) hidden = Mul(later, low) shown = Cast <to = 1> (attention_mask)
+  {length} next = Add(pastlength, one)
+  later = Trilu <upper = 1> (ones, next) hidden = Mul(later, low) each = Gather(attention_mask, samples)
+  shown = Cast <to = 1> (each)
   row = Unsqueeze(shown, middle) not = Sub(unit, row) pads = Mul(not, low) masked = Add(s, hidden)
   all = Add(masked, pads) p = Softmax(all) a = MatMul(p, present_value) logits = Squeeze(a, heads) }"""
 
 
-def test_a_cache_that_nodes_grow_is_forgotten() -> None:
-    model = onnx.parser.parse_model(CACHED)
+@pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
+def test_a_cache_that_nodes_grow_is_forgotten(length: str) -> None:
+    model = onnx.parser.parse_model(CACHED.replace("{length}", length))
     numbers = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {name: numbers.standard_normal((8, 8)) for name in ("wk", "wv")}
     arrays |= {"table": numbers.standard_normal((40, 8)), "low": np.array(-1e9), "unit": np.array(1.0)}
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     arrays |= {"heads": np.array([1]), "two": np.array([2]), "four": np.array([4]), "middle": np.array([1, 2])}
-    arrays |= {"place": np.array(2), "one": np.array(1)}
+    arrays |= {"place": np.array(2), "one": np.array(1), "first": np.array(0), "samples": np.arange(BATCH)}
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     empty = np.zeros((BATCH, 1, 0, 8), np.float32)
     given = {"input_ids": IDS, "attention_mask": np.ones_like(IDS)}
@@ -152,6 +163,7 @@ def test_a_cache_that_nodes_grow_is_forgotten() -> None:
     made = plain(model)
     assert [value.name for value in made.graph.inputs] == ["input_ids"]
     assert [value.name for value in made.graph.outputs] == ["logits"]
+    assert not [node.name for node in made.graph if node.op_type == "Concat"]
     (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(None, {"input_ids": IDS})
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
