@@ -15,14 +15,11 @@ import onnx
 import pytest
 from cli_runs import Cli
 from gradient_models import export
-from own_environment import make_environment
+from own_environment import OLIVE, make_environment
 
 import poet_onnx
 from poet_onnx.errors import InputError
 from poet_onnx.olive.parameters import parameters
-
-OLIVE = ("olive-ai>=0.13", "requests")  # 0.13.0 imports requests, but does not say so
-"""What pip installs: 361 MB beside torch, in about a minute."""
 
 
 def test_a_workflow_may_say_whatever_json_can_hold() -> None:

@@ -18,6 +18,7 @@ from adapter_models import exported, relative_error
 from cli_runs import Cli
 from deep import sampled
 from forward_models import step
+from own_environment import OLIVE, make_environment
 from quantized_models import floats_of
 from stock_environment import stock_python
 from torch import nn
@@ -61,6 +62,28 @@ HOW: dict[str, dict[str, Any]] = {
     },
 }
 """Options of the quantizer; MatMul's weights alone where no operators are named."""
+
+QUANTIZE_BY_OLIVE = """
+import json, sys
+from olive.model import ONNXModelHandler
+from olive.passes.olive_pass import create_pass_from_dict
+from olive.passes.onnx.hqq_quantization import OnnxHqqQuantization
+from olive.passes.onnx.kquant_quantization import OnnxKQuantQuantization
+from olive.passes.onnx.rtn_quantization import OnnxBlockWiseRtnQuantization
+passes = {"RTN": OnnxBlockWiseRtnQuantization, "K-quant": OnnxKQuantQuantization, "HQQ": OnnxHqqQuantization}
+paths = {}
+for given, (name, how) in json.loads(sys.argv[2]).items():
+    made = create_pass_from_dict(passes[name], how, disable_search=True).run(ONNXModelHandler(sys.argv[1]), given)
+    paths[given] = made.model_path
+print(json.dumps(paths))
+"""
+BY_OLIVE: dict[str, tuple[str, dict[str, Any]]] = {
+    "rounded": ("RTN", {"block_size": 16, "is_symmetric": True}),
+    "rounded, with zeros": ("RTN", {"block_size": 32, "is_symmetric": False}),
+    "k-quants": ("K-quant", {"block_size": 32}),
+    "half-quadratic": ("HQQ", {"block_size": 32}),
+}
+"""Passes of Olive, with their options."""
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +171,30 @@ def test_files_of_the_quantizer_train_as_torch_trains(net: nn.Module, files: dic
     assert made.adapters is not None
     assert {f"{adapter.module}.weight" for adapter in made.adapters.each} < LINEAR
     check_against_torch(net, made)
+
+
+@pytest.fixture(scope="module")
+def olive_files(forward: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the files that Olive makes, in an environment of its own: onnxruntime-training cannot quantize."""
+    python = make_environment(tmp_path_factory.mktemp("olive"), *OLIVE, "onnxruntime>=1.23,<1.32")
+    jobs = {str(forward.with_name(f"olive_{number}")): how for number, how in enumerate(BY_OLIVE.values())}
+    command = [python, "-c", QUANTIZE_BY_OLIVE, str(forward), json.dumps(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    paths = json.loads(done.stdout.splitlines()[-1])
+    return {name: Path(paths[job]) for name, job in zip(BY_OLIVE, jobs, strict=True)}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", [name for name, (each, _) in BY_OLIVE.items() if each != "HQQ"])
+def test_files_of_olive_train_as_torch_trains(net: nn.Module, olive_files: dict[str, Path], how: str) -> None:
+    check_against_torch(net, poet_onnx.train_graph(olive_files[how], loss="causal-lm", lora=LORA))
+
+
+@pytest.mark.deep
+def test_zero_points_that_are_no_integers_are_refused_by_name(olive_files: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match=r"\(MatMulNBits\).* its zero points are not integers"):
+        poet_onnx.train_graph(olive_files["half-quadratic"], loss="causal-lm", lora=LORA)
 
 
 @pytest.mark.parametrize("how", ["4bit", "8bit"])
