@@ -302,14 +302,14 @@ class _Search:
         """Offer the order as it is, and halve the way from what works to what does not."""
         if not self.offer_order(self.liveness.names_of(profile.order)):
             return
-        works = min(self.smallest_bytes, profile.peak_bytes)
-        while works - low_bytes > PRECISION * works:
-            budget = int(low_bytes + works) // 2
+        works, fails = min(self.smallest_bytes, profile.peak_bytes), low_bytes - 1
+        while works - fails > max(1, PRECISION * works):
+            budget = int(fails + works) // 2
             plan = quick_plan(profile, self.limits.within(budget))
             if plan is not None and self.offer(plan):
                 works = _peak_bytes(plan)
             else:
-                low_bytes = budget
+                fails = budget
 
     def look_above(self) -> None:
         """Offer plans of few runs and transfers for budgets between the smallest that works and an order's peak."""
