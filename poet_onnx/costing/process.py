@@ -98,8 +98,8 @@ class ProcessCosts:
         stored_session_bytes: a session at least, whose graph reads from a store on disk.
         module_bytes, module_import_bytes: what comes on top in a process that trains with ONNX Runtime's own Module,
             and while that is imported.
-        loading_bytes_per_node: for each node while it is loaded, on top of `import_bytes`; 0 where a session takes
-            more.
+        loading_bytes_per_node: for each node while it is loaded, on top of `import_bytes`, where that is more than a
+            session takes.
     """
 
     runtime_bytes: int = 0
@@ -166,12 +166,15 @@ class ProcessCosts:
     def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
         """Return them for a process that trains with a graph.
 
-        It may have products by panels to compare before. Without an optimizer it is one for ONNX Runtime's own Module,
-        whose imports take more than loading behind them.
+        While the graph is loaded, its constants are in memory beside code that is released behind it: that is the peak
+        of a process that trains little of a model. It may have products by panels to compare before. Without an
+        optimizer it is one for ONNX Runtime's own Module, whose imports take more than loading behind them.
         """
         runtime_bytes, import_bytes = self.runtime_bytes, self.import_bytes
         if any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
-            import_bytes += len(graph.nodes) * self.loading_bytes_per_node
+            if import_bytes:
+                import_bytes += sum(tensor.size_bytes for tensor in _constants(graph))
+            import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
         else:
             runtime_bytes += self.module_bytes
             import_bytes += self.module_import_bytes
