@@ -162,7 +162,7 @@ class PeftConfig:
         patterns = [rf"(?:^|.*?\.){name}\.(\d+)\." for name in given or ()]
         for pattern in patterns or [r".*?\.[^.]*\.(\d+)\."]:
             found = re.match(pattern, module)
-            if found is not None:
+            if found is not None and found[found.re.groups] is not None:  # "a|b" may match without a number
                 layers = [self._layers] if isinstance(self._layers, int) else self._layers
                 return int(found[found.re.groups]) in layers
         return False
