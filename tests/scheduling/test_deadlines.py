@@ -147,7 +147,7 @@ def test_neither_a_busy_machine_nor_a_longer_time_limit_changes_a_plan(
 ) -> None:
     problem = real_problem(model_path("resnet18"), "tx2")
     alone = simulate(problem, ordered_steps(memory_aware_order(problem)))
-    smallest = smallest_budget(problem).budget_bytes
+    smallest = smallest_budget(problem, limits=Limits(None, 1.1 * alone.compute_seconds)).budget_bytes
     budget = smallest + int(share * (alone.transient_peak_bytes - smallest))
     limits = Limits(budget, times * alone.compute_seconds)
     first = schedule(problem, limits)
