@@ -170,7 +170,7 @@ def _forget_inputs(graph: ir.Graph, constants: Constants, caches: Sequence[ir.Va
         name = value.name or ""
         if value in caches:
             for node, index in list(value.uses()):
-                _read_no_cache(graph, constants, node, index)
+                _read_no_cache(constants, node, index, batch)
         elif name.startswith((_MASK, _POSITIONS, *_KEPT)):
             value.replace_all_uses_with(constants.value(_known(value, batch, constants.tokens)))
         else:
@@ -180,15 +180,18 @@ def _forget_inputs(graph: ir.Graph, constants: Constants, caches: Sequence[ir.Va
 
 def _known(value: ir.Value, batch: int, tokens: int) -> Array:
     """Return what an input is in a step of whole sequences."""
-    name, sizes = value.name or "", [size if isinstance(size, int) else batch for size in value.shape or ()]
-    dtype = (value.dtype or ir.DataType.INT64).numpy()
+    name, dtype = value.name or "", (value.dtype or ir.DataType.INT64).numpy()
     if name.startswith(_KEPT):
-        return np.zeros(sizes, dtype)
+        return np.zeros([_fixed(size, 1) for size in value.shape or ()], dtype)
     row = np.ones(tokens) if name.startswith(_MASK) else np.arange(tokens)
-    return np.tile(row.astype(dtype), (sizes[0] if sizes else 1, 1))
+    return np.tile(row.astype(dtype), (_fixed(value.shape[0], batch) if value.shape else batch, 1))
 
 
-def _read_no_cache(graph: ir.Graph, constants: Constants, node: ir.Node, index: int) -> None:
+def _fixed(size: int | ir.SymbolicDim, otherwise: int) -> int:
+    return size if isinstance(size, int) else otherwise
+
+
+def _read_no_cache(constants: Constants, node: ir.Node, index: int, batch: int) -> None:
     """Let a node read what a cache is before the first token: nothing."""
     value = node.inputs[index]
     if node.op_type == "Concat" and node.domain in ONNX_DOMAINS and len(node.inputs) > 1:
@@ -206,7 +209,6 @@ def _read_no_cache(graph: ir.Graph, constants: Constants, node: ir.Node, index: 
             f"'{node.name}' ({node.op_type}) reads the cache '{value.name if value else ''}', which is not known: give"
             " the model as torch exports it, without a cache."
         )
-    sizes = [size if isinstance(size, int) else 1 for size in shape]
-    sizes[2] = 0
+    sizes = [_fixed(shape[0], batch), _fixed(shape[1], 1), 0, _fixed(shape[3], 1)]
     wanted = slice(node.attributes.get_int("start", 0), node.attributes.get_int("end", len(sizes)))
     node.outputs[0].replace_all_uses_with(constants.value(np.array(sizes[wanted], np.int64)))

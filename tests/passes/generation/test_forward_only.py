@@ -130,7 +130,7 @@ LENGTHS = {
 
 CACHED = """<ir_version: 8, opset_import: ["" : 18]>
 g (int64[batch_size, sequence_length] input_ids, int64[another, total] attention_mask,
-   float[batch_size, 1, past, 8] past_key_values_key, float[batch_size, 1, past, 8] past_key_values_value)
+   float[cached, 1, past, 8] past_key_values_key, float[cached, 1, past, 8] past_key_values_value)
 => (float[batch_size, sequence_length, 8] logits, float[batch_size, 1, total, 8] present_key,
     float[batch_size, 1, total, 8] present_value) {
   e = Gather(table, input_ids) k0 = MatMul(e, wk) v0 = MatMul(e, wv)
@@ -140,7 +140,9 @@ g (int64[batch_size, sequence_length] input_ids, int64[another, total] attention
   kt = Transpose <perm = [0, 1, 3, 2]> (present_key) s = MatMul(q, kt)
   sizes = Shape(s) last = Slice(sizes, two, four) ones = ConstantOfShape <value = float[1] {1.0}> (last)
   {length} next = Add(pastlength, one)
-  later = Trilu <upper = 1> (ones, next) hidden = Mul(later, low) each = Gather(attention_mask, samples)
+  cachedsamples = Shape <end = 1> (past_key_values_key) count = Squeeze(cachedsamples)
+  samples = Range(first, count, one) picked = Gather(attention_mask, samples) each = Reshape(picked, whole)
+  later = Trilu <upper = 1> (ones, next) hidden = Mul(later, low)
   shown = Cast <to = 1> (each)
   row = Unsqueeze(shown, middle) not = Sub(unit, row) pads = Mul(not, low) masked = Add(s, hidden)
   all = Add(masked, pads) p = Softmax(all) a = MatMul(p, present_value) logits = Squeeze(a, heads) }"""
@@ -154,7 +156,7 @@ def test_a_cache_that_nodes_grow_is_forgotten(length: str) -> None:
     arrays |= {"table": numbers.standard_normal((40, 8)), "low": np.array(-1e9), "unit": np.array(1.0)}
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     arrays |= {"heads": np.array([1]), "two": np.array([2]), "four": np.array([4]), "middle": np.array([1, 2])}
-    arrays |= {"place": np.array(2), "one": np.array(1), "first": np.array(0), "samples": np.arange(BATCH)}
+    arrays |= {"place": np.array(2), "one": np.array(1), "first": np.array(0), "whole": np.array([BATCH, TOKENS])}
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     empty = np.zeros((BATCH, 1, 0, 8), np.float32)
     given = {"input_ids": IDS, "attention_mask": np.ones_like(IDS)}
