@@ -18,6 +18,7 @@ from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.attention import ATTEND
 from poet_onnx.graph.operators.rotary import ROTATE
 from poet_onnx.passes.fused.reading import is_float, made_by, only_reader
+from poet_onnx.passes.fused.transposed import move_behind
 from poet_onnx.passes.node_builder import let_stand_for
 from poet_onnx.passes.views import sizes_of
 
@@ -56,23 +57,14 @@ def _splits_rows(rows: ir.Value | None, heads: ir.Value | None) -> bool:
 
 def _read_by_rotate(node: ir.Node) -> bool:
     """Let a Rotate read and write rows of all heads, with the Reshape behind it (H2); return whether it does."""
-    heads, rows = node.inputs[0], _rows_of(node.inputs[0])
-    if heads is None or rows is None or node.attributes.get_int("heads", 0) != 0:
+    heads = node.inputs[0]
+    if heads is None or _rows_of(heads) is None or node.attributes.get_int("heads", 0) != 0:
         return False
     tables = [sizes_of(table) for table in node.inputs[1:] if table is not None]
     if any(len(sizes) > 1 and sizes[-2] != 1 for sizes in tables):
         return False
-    split, made, graph = heads.producer(), node.outputs[0], node.graph
-    assert split is not None
-    assert graph is not None
-    node.replace_input_with(0, rows)
     node.attributes["heads"] = ir.AttrInt64("heads", sizes_of(heads)[2])
-    again = ir.Value()
-    let_stand_for(again, made)
-    made.name, made.shape = f"{again.name}/rows", rows.shape
-    graph.insert_after(
-        node, ir.Node("", "Reshape", [made, split.inputs[1]], outputs=[again], name=f"{again.name}/heads")
-    )
+    move_behind(node, ("rows", "heads"))
     return True
 
 

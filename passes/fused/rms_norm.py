@@ -93,7 +93,7 @@ class UseRmsNormalize(InPlacePass):
         source = before_transposition(x)
         if source is not None:
             outputs[1].shape = ir.Shape((*sizes_of(source)[:-1], 1))
-            transpose_behind(graph, new, source)
+            transpose_behind(new)
 
     def _scale(self, graph: ir.Graph, name: str, norm: _Norm) -> ir.Value:
         """Return the scale, which may be ones or computed here (R3)."""

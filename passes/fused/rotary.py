@@ -98,15 +98,14 @@ class UseRotate(InPlacePass):
         made, read = found.last.outputs[0], [value for value in found.last.inputs if value is not None]
         replace_node(found.last, ROTATE, [found.x, found.cos, found.sin], attributes, [made])
         remove_unread(graph, read, _PARTS)
-        source = before_transposition(found.x)
-        if source is None:
+        if before_transposition(found.x) is None:
             return
         (use,) = found.x.uses()
         if all(_are_of_all_heads(table) for table in (found.cos, found.sin)):
             for index, table in enumerate((found.cos, found.sin), start=1):
                 use.node.replace_input_with(index, _of_tokens_first(graph, table))
                 remove_unread(graph, [table], VIEWS)
-            transpose_behind(graph, use.node, source)
+            transpose_behind(use.node)
 
 
 def _rotation(add: ir.Node) -> _Rotation | None:

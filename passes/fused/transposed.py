@@ -1,10 +1,11 @@
-"""Transpositions of heads and tokens, put behind a node that works on rows: attention reads what is before them."""
+"""Nodes that change a layout alone, put behind one that works on rows: attention reads what is before them."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.node_builder import let_stand_for
 from poet_onnx.passes.views import only_maker, sizes_of
 
 HEADS_AND_TOKENS = (0, 2, 1, 3)
@@ -23,18 +24,35 @@ def before_transposition(value: ir.Value | None) -> ir.Value | None:
     return maker.inputs[0] if maker is not None and turns(maker, HEADS_AND_TOKENS) else None
 
 
-def transpose_behind(graph: ir.Graph, node: ir.Node, source: ir.Value) -> None:
-    """Let a node read what a transposition reads that is its input, and transpose the first output instead."""
-    given, made = node.inputs[0], node.outputs[0]
+def transpose_behind(node: ir.Node) -> None:
+    """Let a node read what a transposition reads that it alone reads, and transpose the first output instead."""
+    before = move_behind(node, ("tokens_first", "transposed"))
+    assert before.graph is not None
+    before.graph.remove(before, safe=True)
+
+
+def move_behind(node: ir.Node, names: tuple[str, str]) -> ir.Node:
+    """Let a node read what the maker of its first input reads, and a node like that one make its first output.
+
+    Args:
+        node: that does the same to what is before its maker.
+        names: behind that of the output: of what the node makes now, and of the new node.
+
+    Returns:
+        the maker, which others may read.
+    """
+    given, made, graph = node.inputs[0], node.outputs[0], node.graph
     assert given is not None
+    assert graph is not None
     before = given.producer()
     assert before is not None
-    name, shape = made.name, made.shape
-    turned = ir.Value(type=made.type, shape=shape)
-    made.replace_all_uses_with(turned, replace_graph_outputs=True)
-    made.name, turned.name = f"{name}/tokens_first", name
-    made.shape = ir.Shape(sizes_of(source))
-    order = ir.AttrInt64s("perm", HEADS_AND_TOKENS)
-    graph.insert_after(node, ir.Node("", "Transpose", [made], [order], outputs=[turned], name=f"{name}/transposed"))
+    source = before.inputs[0]
+    assert source is not None
+    moved = ir.Value()
+    let_stand_for(moved, made)
+    made.name, made.shape = f"{moved.name}/{names[0]}", ir.Shape(sizes_of(source))
+    inputs, name = [made, *before.inputs[1:]], f"{moved.name}/{names[1]}"
+    new = ir.Node(before.domain, before.op_type, inputs, list(before.attributes.values()), outputs=[moved], name=name)
+    graph.insert_after(node, new)
     node.replace_input_with(0, source)
-    graph.remove(before, safe=True)
+    return before
