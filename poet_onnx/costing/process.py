@@ -171,13 +171,12 @@ class ProcessCosts:
         optimizer it is one for ONNX Runtime's own Module, whose imports take more than loading behind them.
         """
         runtime_bytes, import_bytes = self.runtime_bytes, self.import_bytes
-        if any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
-            if import_bytes:
-                import_bytes += sum(tensor.size_bytes for tensor in _constants(graph))
-            import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
-        else:
+        if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
             runtime_bytes += self.module_bytes
             import_bytes += self.module_import_bytes
+        elif import_bytes:
+            import_bytes += sum(tensor.size_bytes for tensor in _constants(graph))
+            import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
         costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes)
         if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
             costs = replace(costs, session_bytes=self.stored_session_bytes)
