@@ -30,8 +30,7 @@ def _between(problem: ScheduleProblem, place: float) -> Limits:
 def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_other_blames_the_time() -> None:
     """What the solver proves and what the simulator counts differ in the last digits; with no gap that was too much.
 
-    Only what a plan spends while it waits for transfers may leave a gap: the model does not know of it; and a plan that
-    is none of the model's, which has what computing once takes as its bound.
+    Only what a plan spends while it waits for transfers may leave a gap: the model does not know of it.
     """
     statuses = []
     for seed in range(40):
@@ -40,12 +39,11 @@ def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_o
         plan = schedule(problem, _between(problem, 0.3), gap=0.0, time_limit_seconds=30)
         certificate, waiting_joules = plan.certificate, costs.idle_watts * plan.prediction.stall_seconds
         assert (certificate.status == "feasible") == (certificate.gap > 1e-9), seed
-        is_outside = certificate.status == "feasible" and certificate.bound_joules == problem.base_joules
-        assert is_outside or certificate.objective_joules - certificate.bound_joules <= waiting_joules + 1e-9, seed
+        assert certificate.objective_joules - certificate.bound_joules <= waiting_joules + 1e-9, seed
         statuses.append(certificate.status)
     assert set(statuses) <= {"optimal", "not_needed", "feasible"}
     assert statuses.count("optimal") >= 30
-    assert statuses.count("feasible") <= 4
+    assert statuses.count("feasible") <= 3
 
 
 def _interrupt_the_process() -> None:
