@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from forward_models import parse, step
+from adapted_decoders import adapted, check_beside_many_nodes
+from forward_models import parse
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
-from poet_onnx.gradients import train_graph as module
 from poet_onnx.runtime import count_arena
 
 WORDS, TOKENS, HEADS, WIDTH = 40, 6, 4, 8
@@ -71,32 +71,21 @@ def decoder(core: str, softmax: str = "p = Softmax <axis = -1> (s)", behind: str
 
 
 def made(model: ir.Model, **options: Any) -> poet_onnx.TrainGraph:
-    graph = poet_onnx.train_graph(model, **{"loss": "causal-lm", "lora": LORA, **options})
-    values = {name: np.full_like(array, 0.2) + array / 2 for name, array in graph.values.items()}
-    return poet_onnx.TrainGraph(**{**vars(graph), "values": values})
+    return adapted(model, **{"lora": LORA, **options})
 
 
 def operators(graph: poet_onnx.TrainGraph) -> Counter[str]:
     return Counter(node.op_type for node in graph.training.graph)
 
 
-def in_many_nodes(monkeypatch: pytest.MonkeyPatch, model: ir.Model) -> poet_onnx.TrainGraph:
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "fuse_layers", lambda *_: None)
-        return made(model)
-
-
 @pytest.mark.parametrize("core", CORES)
 def test_one_node_does_what_many_did(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
     """Repeated heads are read once, and no transposition is left."""
     model = decoder(CORES[core])
-    many, one = in_many_nodes(monkeypatch, model.clone()), made(model)
+    one = made(model.clone())
     found = operators(one)
     assert [found[name] for name in ("Attend", "AttendGradient", "Softmax", "Expand", "Transpose")] == [1, 1, 0, 0, 0]
-    (loss, gradients), (expected_loss, expected) = (step(each, ids=IDS, labels=IDS) for each in (one, many))
-    assert loss == pytest.approx(expected_loss, rel=2e-6)
-    for name, gradient in gradients.items():
-        assert np.linalg.norm(gradient - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name
+    check_beside_many_nodes(monkeypatch, one, model, {"ids": IDS, "labels": IDS}, lora=LORA)
 
 
 def test_weights_that_are_guarded_against_nan_are_known() -> None:
