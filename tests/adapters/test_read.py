@@ -22,7 +22,6 @@ from torch.nn import functional
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
-from poet_onnx.adapters.peft_config import PeftConfig
 from poet_onnx.errors import InputError, PoetWarning
 
 peft = Later("peft")
@@ -160,14 +159,6 @@ def test_what_peft_saved_is_read_and_written(name: str, tmp_path: Path) -> None:
     assert set(session.gradients) == set(gradients)
     errors = {key: relative_error(array, gradients[key]) for key, array in session.gradients.items()}
     assert max(errors.values()) < ERROR, errors
-
-
-def test_a_pattern_of_layers_may_match_without_a_number(tmp_path: Path) -> None:
-    """PEFT's own reader ends with a TypeError."""
-    path = tmp_path / CONFIG
-    given = {"peft_type": "LORA", "target_modules": ["q"], "layers_to_transform": [1], "layers_pattern": ["|", "l"]}
-    path.write_text(json.dumps(given))
-    assert [PeftConfig(path).targets(module) for module in ("l.1.q", "l.2.q")] == [True, False]
 
 
 def change(folder: Path, key: str, value: Any) -> None:

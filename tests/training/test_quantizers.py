@@ -108,10 +108,16 @@ def files(forward: Path) -> dict[str, Path]:
     """Return the files that the stock runtime's quantizer makes."""
     paths = {name: forward.with_name(f"{number}.onnx") for number, name in enumerate(HOW)}
     jobs = {str(paths[name]): how for name, how in HOW.items()}
-    command = [stock_python(), "-c", QUANTIZE, str(forward), json.dumps(jobs)]
+    quantized(stock_python(), QUANTIZE, forward, jobs)
+    return paths
+
+
+def quantized(python: str | Path, program: str, forward: Path, jobs: dict[str, Any]) -> str:
+    """Let a program quantize a file as it is told for each path, and return what it prints."""
+    command = [python, "-c", program, str(forward), json.dumps(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return paths
+    return done.stdout
 
 
 def modules_of(net: nn.Module, floats: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -178,10 +184,7 @@ def olive_files(forward: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     """Return the files that Olive makes, in an environment of its own: onnxruntime-training cannot quantize."""
     python = make_environment(tmp_path_factory.mktemp("olive"), *OLIVE, "onnxruntime>=1.23,<1.32")
     jobs = {str(forward.with_name(f"olive_{number}")): how for number, how in enumerate(BY_OLIVE.values())}
-    command = [python, "-c", QUANTIZE_BY_OLIVE, str(forward), json.dumps(jobs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    paths = json.loads(done.stdout.splitlines()[-1])
+    paths = json.loads(quantized(python, QUANTIZE_BY_OLIVE, forward, jobs).splitlines()[-1])
     return {name: Path(paths[job]) for name, job in zip(BY_OLIVE, jobs, strict=True)}
 
 
