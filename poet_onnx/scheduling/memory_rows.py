@@ -9,6 +9,7 @@ Two nodes: a makes k of 8 bytes, c in between makes and frees 4, b reads k. With
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -278,11 +279,16 @@ def _node_terms(model: Formulation, stage: int, here: list[tuple[int, int]]) -> 
     terms: dict[int, float] = {}
     own = instance.workspace[stage] - _shared_bytes(candidates, stage)
     own += sum(instance.sizes[value] for value in instance.writes[stage] if value in candidates.events)
+    taken_over = _taken_over_if_not_retained(candidates, stage)
     for value, index in here:
+        retained = model.retain.get((value, index + 1))
         if candidates.events[value][index].main:
             own += instance.sizes[value]
-        elif (value, index + 1) in model.retain:
-            terms[model.retain[value, index + 1]] = instance.sizes[value]
+            if retained is not None and value in taken_over:
+                own -= taken_over[value]
+                terms[retained] = taken_over[value]
+        elif retained is not None:
+            terms[retained] = instance.sizes[value]
     return terms, own
 
 
@@ -329,9 +335,33 @@ def _always_bytes(candidates: Candidates) -> list[tuple[int, int]]:
 
 def _shared_bytes(candidates: Candidates, stage: int) -> int:
     """Return what a node's outputs certainly save by taking over inputs: those that no later event can need."""
+    return candidates.instance.shared_bytes(stage, _last_needed(candidates, stage))
+
+
+def _taken_over_if_not_retained(candidates: Candidates, stage: int) -> dict[int, int]:
+    """Return the inputs that an output takes over where they do not stay for a later event, with the bytes it saves.
+
+    What is paged in or made again later leaves its buffer to the output meanwhile. Which output takes which input must
+    not depend on what else stays: inputs that several outputs could take are left out, and so is every other input of
+    an output.
+    """
+    instance, last_use = candidates.instance, _last_needed(candidates, stage)
+    pairs = instance.inplace[stage]
+    choices = Counter(read for read, _ in pairs)
+    certain = {written for read, written in pairs if last_use[read] == stage}
+    found: dict[int, int] = {}
+    for read, written in pairs:
+        if last_use[read] > stage and choices[read] == 1 and written not in certain:
+            certain.add(written)
+            found[read] = instance.sizes[written]
+    return found
+
+
+def _last_needed(candidates: Candidates, stage: int) -> list[int]:
+    """Return the last stage at which what a stage's node reads may be needed, -1 for all else."""
     instance = candidates.instance
     last_use = [-1] * len(instance.values)
     for value in instance.reads[stage]:
         events = candidates.events.get(value)
         last_use[value] = events[-1].stage if events else candidates.last_alive[value]
-    return instance.shared_bytes(stage, last_use)
+    return last_use

@@ -46,6 +46,15 @@ def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_o
     assert statuses.count("feasible") <= 3
 
 
+def test_the_model_knows_that_an_output_takes_over_what_is_away_until_a_later_reader() -> None:
+    """A node writes into what it read where that was paged out before: without this its model has no plan here."""
+    graph, costs = random_dag(17, 8)
+    problem = ScheduleProblem(graph, costs)
+    certificate = schedule(problem, _between(problem, 0.3), gap=0.0).certificate
+    assert certificate.status == "optimal"
+    assert certificate.bound_joules == pytest.approx(certificate.objective_joules)
+
+
 def _interrupt_the_process() -> None:
     signal.raise_signal(signal.SIGINT)
 

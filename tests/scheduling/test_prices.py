@@ -45,7 +45,7 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
 def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
     missed = found = 0
     spent = least = 0.0
-    for problem, model in _short_of_time(range(80)):
+    for problem, model in _short_of_time(range(240)):
         start = paged_start(model)
         assert start is not None
         x = improve_in_time(model, start, time_limit_seconds=10.0)

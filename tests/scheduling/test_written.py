@@ -92,9 +92,9 @@ def test_no_plan_that_may_write_less_spends_less_than_the_bound_for_more(seed: i
     for less, more in pairwise(plans):  # its own class of plans may be without the one for less; its wide bound is not
         assert more.certificate.wide_bound_joules is not None
         assert more.certificate.wide_bound_joules <= less.prediction.energy_joules * (1 + 1e-7)
-    assert (
-        plans[-1].prediction.energy_joules == found.plan.prediction.energy_joules
-    )  # what it writes anyway, it may write
+    same, alone = plans[-1].prediction.energy_joules, found.plan.prediction.energy_joules
+    assert same <= alone  # what it writes anyway, it may write
+    assert same == alone or found.plan.certificate.status == "feasible", "another search may find less than no proof"
 
 
 def test_the_simulator_refuses_what_writes_a_byte_too_much() -> None:

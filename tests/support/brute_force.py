@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -168,17 +168,18 @@ class _ClassSearch:
         stays = self._unmanaged(stage, before=False) + self.instance.workspace[stage] - self._taken_over(stage)
         alive = _bits(value for value, last in self.last_event.items() if last > stage)
         leavers = [value for value in self.instance.writes[stage] if value in self.page_out]
+        ways = list(self._ways_of_giving(stage))
         for (ram, stored, touched, owed), joules in states.items():
             fetched = reads & ~ram
             if owed or touched & fetched or not self._stored(fetched, stored):
                 continue
             cost = joules + sum(self.page_in[value] for value in _members(fetched))
             needed = reads | writes
-            for rest in self.largest_subsets(ram & ~needed, self.budget - stays - self._bytes(needed)):
-                for count in range(len(leavers) + 1):
-                    for chosen in combinations(leavers, count):
+            for given, saved in ways:
+                for rest in self.largest_subsets(ram & ~needed, self.budget - stays - self._bytes(needed) + saved):
+                    for chosen in _subsets(leavers):
                         paid = cost + sum(self.page_out[value] for value in chosen)
-                        yield ((rest | needed) & alive, (stored | _bits(chosen)) & alive, 0, 0), paid
+                        yield ((rest | needed) & alive & ~given, (stored | _bits(chosen)) & alive, 0, 0), paid
 
     def _stored(self, fetched: int, stored: int) -> bool:
         return not fetched & ~stored and all(value in self.page_in for value in _members(fetched))
@@ -193,8 +194,27 @@ class _ClassSearch:
 
     def _taken_over(self, stage: int) -> int:
         """Return the bytes that a node's outputs take over from inputs that no later event can need."""
+        return self.instance.shared_bytes(stage, self._last_needed())
+
+    def _last_needed(self) -> list[int]:
         last = {**self.candidates.last_alive, **self.last_event}
-        return self.instance.shared_bytes(stage, [last[value] for value in range(len(self.instance.values))])
+        return [last[value] for value in range(len(self.instance.values))]
+
+    def _ways_of_giving(self, stage: int) -> Iterator[tuple[int, int]]:
+        """Yield sets of inputs that leave RAM although a later event needs them, and the bytes of outputs in them.
+
+        An output takes the first such input for which it is the only output, unless it may take one that dies.
+        """
+        instance, last = self.instance, self._last_needed()
+        pairs = instance.inplace[stage]
+        givers: dict[int, int] = {}
+        for output in dict.fromkeys(written for _, written in pairs):
+            inputs = [read for read, written in pairs if written == output]
+            alone = [read for read in inputs if sum(other == read for other, _ in pairs) == 1 and last[read] > stage]
+            if alone and all(last[read] > stage for read in inputs):
+                givers[alone[0]] = instance.sizes[output]
+        for given in _subsets(list(givers)):
+            yield _bits(given), sum(givers[read] for read in given)
 
     def _largest_subsets(self, values: int, room: int) -> tuple[int, ...]:
         """Return the subsets that fit and that no other one contains."""
@@ -204,6 +224,10 @@ class _ClassSearch:
             return (values,)
         found = {subset for value in _members(values) for subset in self.largest_subsets(values & ~(1 << value), room)}
         return tuple(one for one in found if not any(one != other and one & other == one for other in found))
+
+
+def _subsets(values: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    return chain.from_iterable(combinations(values, count) for count in range(len(values) + 1))
 
 
 def _bits(values: Iterable[int]) -> int:
