@@ -21,7 +21,7 @@ STEP: dict[str, Any] = {"device": "tx2", "target": "stock", "loss": "cross-entro
 
 @pytest.mark.deep
 def test_a_larger_budget_takes_less_energy_and_each_has_a_plan(tmp_path: Path) -> None:
-    net = write_net("text", tmp_path / "text.onnx")
+    net = write_net("wide_text", tmp_path / "text.onnx")
     curve = inspect(net, curve=True, **STEP).curve
     assert 3 <= len(curve) <= 5
     for before, after in itertools.pairwise(curve):

@@ -15,23 +15,17 @@ from poet_onnx import TrainingSession
 
 
 def write_net(kind: str, path: Path) -> Path:
-    """Export a net without a loss, and return its path."""
+    """Export a net without a loss, and return its path.
+
+    Wide ones have megabytes of parameters: more than the buffers of a store, and than importing takes besides.
+    """
     import onnx
     import torch
     from export_models import export_forward, quiet
     from torch import nn
 
     torch.manual_seed(0)
-    text = nn.Sequential(
-        nn.Embedding(700, 64),
-        nn.Linear(64, 400),
-        nn.GELU(),
-        nn.Dropout(0.2),
-        nn.Linear(400, 64),
-        nn.LayerNorm(64),
-        nn.Flatten(),
-        nn.Linear(12 * 64, 30),
-    )
+    text = _text(64, 400)
     image = nn.Sequential(
         nn.Conv2d(3, 40, 3, padding=1),
         nn.BatchNorm2d(40),
@@ -56,10 +50,12 @@ def write_net(kind: str, path: Path) -> Path:
         nn.Linear(600, 30),
     )
     with quiet():
-        if kind == "decoder":
-            model = export_forward(_decoder(), {"ids": torch.zeros(1, 12, dtype=torch.long)})
-        elif kind == "text":
-            model = export_forward(text, {"ids": torch.zeros(2, 12, dtype=torch.long)})
+        if kind in ("decoder", "wide_decoder"):
+            decoder = _decoder(160 if kind == "decoder" else 320)
+            model = export_forward(decoder, {"ids": torch.zeros(1, 12, dtype=torch.long)})
+        elif kind in ("text", "wide_text"):
+            words = text if kind == "text" else _text(128, 1024)
+            model = export_forward(words, {"ids": torch.zeros(2, 12, dtype=torch.long)})
         elif kind == "filters":
             model = export_forward(filters, {"x": torch.zeros(2, 3, 8, 8)})
         else:
@@ -68,12 +64,28 @@ def write_net(kind: str, path: Path) -> Path:
     return path
 
 
-def _decoder() -> Any:
+def _text(width: int, inner: int) -> Any:
+    """Return a net of four matrices, one of them a table of words."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Embedding(700, width),
+        nn.Linear(width, inner),
+        nn.GELU(),
+        nn.Dropout(0.2),
+        nn.Linear(inner, width),
+        nn.LayerNorm(width),
+        nn.Flatten(),
+        nn.Linear(12 * width, 30),
+    )
+
+
+def _decoder(width: int) -> Any:
     """Return a decoder of two layers whose head is its table of words."""
     import torch
     from torch import Tensor, nn
 
-    words, width, heads = 600, 160, 4
+    words, heads = 600, 4
 
     class Layer(nn.Module):
         def __init__(self) -> None:
