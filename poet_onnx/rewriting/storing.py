@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -113,7 +112,8 @@ class _Ways:
         """Return an answer that keeps a part in RAM, if one spends less than another one.
 
         The largest part with which a step fits in its order needs no search. Larger ones do, each of them so many
-        seconds, and are looked for while they fit. One that must page may spend more than the one after it.
+        seconds, and are looked for until one cannot fit. One that must page may spend more than the one after it, and
+        one for which no plan was found is no proof that the next one has none.
         """
         request = self.request
         choice, target = StoreChoice(self.constants()), request.options.target
@@ -131,27 +131,36 @@ class _Ways:
         for level in levels(whole):
             if level.base_joules >= _worth_joules(best):
                 break  # with fewer in RAM none spends less
-            found = self._part(level, seconds, in_order=True)
-            if found is None:
+            try:
+                found = self._part(level, seconds, in_order=True)
+            except (InfeasibleError, LimitReachedError):
                 larger.append(level)
                 continue
             best = found if found.joules < _worth_joules(best) else best
             break
         for level in reversed(larger):
             left = end - time.monotonic()
-            found = self._part(level, min(left, seconds)) if left >= 1 else None
-            if found is None:
+            if left < 1:
                 break
+            try:
+                found = self._part(level, min(left, seconds))
+            except InfeasibleError:
+                break
+            except LimitReachedError:
+                continue
             best = found if found.joules < _worth_joules(best) else best
         return best
 
-    def _part(self, level: Level, seconds: float, *, in_order: bool = False) -> Answer | None:
-        """Plan with a part in RAM in so many seconds; None where it does not fit."""
+    def _part(self, level: Level, seconds: float, *, in_order: bool = False) -> Answer:
+        """Plan with a part in RAM in so many seconds.
+
+        Raises:
+            InfeasibleError: if it cannot fit.
+            LimitReachedError: if no plan was found with which it does.
+        """
         options = replace(self.request.options, time_limit_seconds=seconds)
         hurried = replace(self.request, options=options, known_plans=())
-        with contextlib.suppress(InfeasibleError, LimitReachedError):
-            return self.stored(level.stored, request=hurried, gives_way=True, in_order=in_order)
-        return None
+        return self.stored(level.stored, request=hurried, gives_way=True, in_order=in_order)
 
 
 def _worth_joules(best: Answer) -> float:

@@ -62,6 +62,18 @@ def test_a_larger_budget_never_spends_more_and_the_largest_is_the_resident_plan(
 
 
 @pytest.mark.deep
+def test_what_a_plan_takes_is_a_budget_that_spends_no_more(tmp_path: Path) -> None:
+    """Where no plan was found for one part in RAM, a larger part may still have one."""
+    net = write_net("wide_decoder", tmp_path / "wide_decoder.onnx")
+    resident, whole = planned_ends(net)
+    least, most = whole.process.peak_bytes, resident.process.peak_bytes
+    found = planned(net, ram_budget=least + int(0.55 * (most - least)))
+    again = planned(net, ram_budget=found.process.peak_bytes)
+    assert again.process.peak_bytes <= found.process.peak_bytes
+    assert again.rewritten.energy_joules <= found.rewritten.energy_joules
+
+
+@pytest.mark.deep
 def test_a_part_in_ram_that_does_not_fit_is_given_up_at_once(tmp_path: Path) -> None:
     """Nobody looks for the smallest budget of each part that was tried: another one has a plan."""
     net = write_net("text", tmp_path / "text.onnx")
