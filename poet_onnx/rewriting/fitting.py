@@ -17,7 +17,7 @@ from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.process import LaidOutPlan
 from poet_onnx.scheduling import NoneExistsError, NothingFoundError, Terms
 
-ATTEMPTS = 4
+ATTEMPTS = 5
 """Plans that are made, with paging and without, until the process keeps to its budget."""
 
 _LEAST_SHARE = 0.25
@@ -154,11 +154,13 @@ def _closest(
     excess = excess_bytes(best)
     lowest, highest = 0, min(limits.budget_bytes or 0, best.plan.prediction.transient_peak_bytes)
     found = best
-    for _ in range(ATTEMPTS - 1):
+    for attempts in range(ATTEMPTS - 1):
         if excess_bytes(best) <= 0 or math.isinf(excess) or found.plan.certificate.status == "interrupted":
             break
-        # Below its own peak: less than the budget alone might allow the same plan again.
-        lowered = int(highest - excess) if highest - excess > lowest else (lowest + highest) // 2
+        # Below its own peak: less than the budget alone might allow the same plan again. Each time by twice as much,
+        # for a plan of fewer bytes runs or loads more nodes again, which take some bytes themselves.
+        target = int(highest - excess * 2**attempts)
+        lowered = target if target > lowest else (lowest + highest) // 2
         try:
             found = attempt(problem, limits.within(max(1, lowered)))
         except (NoneExistsError, NothingFoundError):
