@@ -36,19 +36,35 @@ def optional(inputs: Inputs, place: int) -> Array | None:
     return inputs[place] if place < len(inputs) else None
 
 
-def windows_of(x: Array, kernel: Sequence[int], attributes: Attributes, fill: float) -> Array:
-    """Return all windows of an image: [batch, channels, *places, *kernel]."""
+def windows_of(
+    x: Array, kernel: Sequence[int], attributes: Attributes, fill: float, beyond: float | None = None
+) -> Array:
+    """Return all windows of an image: [batch, channels, *places, *kernel].
+
+    Args:
+        x: the image.
+        kernel: size of a window.
+        attributes: strides, dilations, pads and ceil_mode.
+        fill: what is in the padding.
+        beyond: what is behind it, where ceil_mode has a last window reach; default the same.
+    """
     rank = len(kernel)
     strides, dilations = attributes.get("strides") or [1] * rank, attributes.get("dilations") or [1] * rank
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     before, after = _pads(x.shape[2:], spans, strides, attributes)
-    if attributes.get("ceil_mode"):
-        sizes = [size + b + a for size, b, a in zip(x.shape[2:], before, after, strict=True)]
-        after = [a + (span - size) % stride for a, span, size, stride in zip(after, spans, sizes, strides, strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *zip(before, after, strict=True)], constant_values=fill)
+    counts = [(size - span) // stride + 1 for size, span, stride in zip(padded.shape[2:], spans, strides, strict=True)]
+    if attributes.get("ceil_mode"):
+        # A last window that would begin behind the image and the padding before it is none.
+        starts = [size + pad for size, pad in zip(x.shape[2:], before, strict=True)]
+        sizes = zip(padded.shape[2:], spans, strides, starts, strict=True)
+        counts = [min(-((span - size) // stride), -(-start // stride) - 1) + 1 for size, span, stride, start in sizes]
+        reached = [(count - 1) * stride + span for count, stride, span in zip(counts, strides, spans, strict=True)]
+        behind = [(0, max(0, reach - size)) for reach, size in zip(reached, padded.shape[2:], strict=True)]
+        padded = np.pad(padded, [(0, 0), (0, 0), *behind], constant_values=fill if beyond is None else beyond)
     views = np.lib.stride_tricks.sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
-    steps = (*(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilations))
-    return views[(slice(None), slice(None), *steps)]
+    places = (slice(0, (count - 1) * stride + 1, stride) for count, stride in zip(counts, strides, strict=True))
+    return views[(slice(None), slice(None), *places, *(slice(None, None, dilation) for dilation in dilations))]
 
 
 def _pads(
@@ -92,13 +108,10 @@ def _max_pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 def _average_pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = needed(inputs, 0)
     kernel = attributes["kernel_shape"]
-    if attributes.get("ceil_mode"):
-        raise ValueError("ceil_mode is not computed here")
     axes = tuple(range(-len(kernel), 0))
     total = windows_of(x, kernel, attributes, 0.0).sum(axis=axes)
-    if attributes.get("count_include_pad"):
-        return (total / math.prod(kernel),)
-    return (total / windows_of(np.ones_like(x), kernel, attributes, 0.0).sum(axis=axes),)
+    counted = 1.0 if attributes.get("count_include_pad") else 0.0
+    return (total / windows_of(np.ones_like(x), kernel, attributes, counted, beyond=0.0).sum(axis=axes),)
 
 
 def _batch_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:

@@ -349,6 +349,24 @@ def test_windows_are_those_of_the_reference(operator: str, attributes: dict[str,
     np.testing.assert_allclose(OPERATORS["", kind](arrays, given)[0], expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("image", "size", "stride", "padding"), [(8, 3, 2, 0), (9, 4, 3, 1), (5, 3, 3, 1), (2, 1, 2, 0)]
+)
+def test_windows_whose_number_is_rounded_up_are_those_of_torch(
+    image: int, size: int, stride: int, padding: int
+) -> None:
+    """Of the last two the window that would begin behind the image is left out."""
+    x = np.random.default_rng(0).standard_normal((2, 3, image, image))
+    given = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [padding] * 4, "ceil_mode": 1}
+    functional, window = torch.nn.functional, (torch.from_numpy(x), size, stride, padding)
+    right = functional.max_pool2d(*window, ceil_mode=True)
+    np.testing.assert_array_equal(OPERATORS["", "MaxPool"]([x], given)[0], right)
+    for include in (0, 1):
+        right = functional.avg_pool2d(*window, ceil_mode=True, count_include_pad=bool(include))
+        (found,) = OPERATORS["", "AveragePool"]([x], {**given, "count_include_pad": include})
+        np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
+
+
 class Jumps(torch.nn.Module):
     """An activation with a jump, as torch's Hardshrink."""
 
