@@ -63,15 +63,29 @@ def _counts(
     builder: LoweringBuilder, window: Window, image: tuple[int, ...], pixels: tuple[int, ...]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Return how many elements each window's mean is of."""
-    if builder.attributes.get("count_include_pad", 0):
+    includes = bool(builder.attributes.get("count_include_pad", 0))
+    if includes and not builder.attributes.get("ceil_mode", 0):
         return np.full((1,) * len(pixels), float(math.prod(window.kernel)))
+    # With ceil_mode a last window may reach behind the padding, and what is there never counts.
+    padding = zip(window.begins, _padding_behind(builder, window), strict=True)
     counts = np.ones((1,) * len(pixels))
-    for axis, count in enumerate(pixels):
-        first = np.arange(count) * window.strides[axis] - window.begins[axis]
+    for axis, (count, (before, behind)) in enumerate(zip(pixels, padding, strict=True)):
+        first = np.arange(count) * window.strides[axis] - before
         taps = first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
-        inside = ((taps >= 0) & (taps < image[axis])).sum(1).astype(np.float64)
+        low, high = (-before, image[axis] + behind) if includes else (0, image[axis])
+        inside = ((taps >= low) & (taps < high)).sum(1).astype(np.float64)
         counts = counts * inside.reshape([-1 if place == axis else 1 for place in range(len(pixels))])
     return counts
+
+
+def _padding_behind(builder: LoweringBuilder, window: Window) -> tuple[int, ...]:
+    """Return the padding at the end of each dimension, whatever the windows reach."""
+    automatic = builder.attributes.get("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return window.ends
+    rank = len(window.kernel)
+    pads = builder.attributes.get("pads", ()) if automatic != "VALID" else ()
+    return tuple(int(pad) for pad in pads)[rank:] or (0,) * rank
 
 
 RULES: Rules = {"MaxPoolGrad": _max_pool, "AveragePoolGrad": _average_pool}
