@@ -95,9 +95,10 @@ class _Trial:
         if PLAN_KEY in model.metadata_props:
             raise InputError("The model was rewritten by poet-onnx: give the training graph that it was made from.")
         self._model = model.clone()
-        normalize_for("training", dims)(self._model)
+        target = "training" if installed_runtime().has_training else "stock"
+        normalize_for(target, dims)(self._model)
         self._graph = extract(self._model)
-        self._runnable = self._model if installed_runtime().has_training else _lowered(model, dims)
+        self._runnable = self._model if target == "training" else _lowered(self._model)
         self._conditions, self._seed = Conditions(threads), seed
         self._known: dict[str, GradientCheck] = {}
         roles = find_roles(self._model)
@@ -244,10 +245,10 @@ class _Trial:
         return tensor if known is not None and known.dtype == np.float64 else None
 
 
-def _lowered(model: ir.Model, dims: Mapping[str, int] | None) -> ir.Model:
-    """Return a training graph as the stock runtime runs it, where every gradient is a tensor that keeps its name."""
+def _lowered(model: ir.Model) -> ir.Model:
+    """Return a normalized graph as the stock runtime runs it, where every gradient is a tensor that keeps its name."""
     lowered = model.clone()
-    Normalization(normalize_for("stock", dims), LowerTraining(kernels=False))(lowered)
+    Normalization(LowerTraining(kernels=False))(lowered)
     return lowered
 
 

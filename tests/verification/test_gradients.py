@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gradient_models import OURS, export
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from small_models import export_small
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 import poet_onnx
 from poet_onnx.errors import CheckFailedError, InputError
@@ -275,6 +277,30 @@ def test_the_command_tells_right_from_wrong(cli: Cli, model_path: Callable[..., 
 def test_a_dynamic_dimension_is_given(cli: Cli, model_path: Callable[..., Path]) -> None:
     path = model_path("mlp-mse", batch=2, dynamic=True)
     assert cli("verify", path, "--gradients", "--dim", "batch=2").code == 0
+
+
+@NEEDS_STOCK
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2, 4, 9] x) => (float[2, 6, 7] y) { b = Mul(x, v) y = Conv <group = 2> (b, w) }",
+        """g (float[2, 4, 7] x) => (float[2, 6, 2] y) {
+            c = Conv <group = 2> (x, w)
+            y = AveragePool <kernel_shape = [3], strides = [3], pads = [1, 1], ceil_mode = 1, count_include_pad = 1> (c)
+        }""",
+    ],
+    ids=["groups without a kernel there", "windows of opset 22"],
+)
+def test_the_stock_runtime_checks_what_the_training_runtime_cannot_run(text: str, tmp_path: Path) -> None:
+    forward = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 22]> {text}')
+    arrays = {"w": random(6, 2, 3), "v": random(4, 1)}
+    read = [name for node in forward.graph.node for name in node.input if name in arrays]
+    forward.graph.initializer.extend(onnx.numpy_helper.from_array(arrays[name], name) for name in read)
+    path = tmp_path / "training.onnx"
+    ir.save(poet_onnx.train_graph(forward, loss="mse").training, path)
+    command = [STOCK_PYTHON, "-m", "poet_onnx", "verify", path, "--gradients", "--directions", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_cannot_be_checked_is_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
