@@ -12,6 +12,7 @@ import pytest
 from folders import SUPPORT
 from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
+from poet_onnx.gradients import rules
 from poet_onnx.gradients.registry import gradient
 
 SCRIPT = SUPPORT / "onnx_cases.py"
@@ -35,12 +36,11 @@ REFUSALS = (
 
 UNCHECKED = (
     r"of random numbers is (nan|inf)",  # logarithms, arcs
-    r"ceil_mode is not computed",
     r"ratio must be in the range",  # of a Dropout whose ratio is drawn
     r"NOT_IMPLEMENTED",
-    r"The model is damaged: float division by zero",  # the mean over nothing
+    r"^\w+_empty_set(_expanded)?: No parameter of the model has an element",  # no number to compare
 )
-"""Why a gradient may not be compared with differences."""
+"""Why a gradient may not be compared with differences, behind the case's name."""
 
 EVALUATED_OTHERWISE = (
     "test_resize_downsample_scales_cubic_align_corners",
@@ -54,8 +54,14 @@ UNDECIDED = ("Acos", "Asin", "Atanh", "ReduceLogSumExp")
 
 def has_rule(operator: str) -> bool:
     """Return whether the operator, alone and by name, is one whose gradient is known."""
+    assert rules.__doc__  # they are registered when they are imported
     known = gradient(ir.node(operator, []))
     return known is not None and known.rule is not None
+
+
+def named(found: dict[str, Any]) -> str:
+    """Return what is said of a case, behind its name."""
+    return f"{found['case']}: {found['message']}"
 
 
 @pytest.mark.deep
@@ -69,7 +75,7 @@ def test_gradients_of_onnx_s_own_cases() -> None:
     refused = [each for each in found if each["verdict"] == "refused"]
     assert [each for each in refused if not any(re.search(reason, each["message"]) for reason in REFUSALS)] == []
     unchecked = [each for each in found if each["verdict"] == "unchecked" and each["case"] not in EVALUATED_OTHERWISE]
-    assert [each for each in unchecked if not any(re.search(reason, each["message"]) for reason in UNCHECKED)] == []
+    assert [each for each in unchecked if not any(re.search(reason, named(each)) for reason in UNCHECKED)] == []
     right = {operator for each in found if each["verdict"] == "right" for operator in each["operators"]}
     tried = {operator for each in found for operator in each["operators"]}
     assert len(right) > len(tried) // 3

@@ -61,10 +61,27 @@ def trainable(model: onnx.ModelProto, inputs: list[Any]) -> bool:
     return found and any(each.type.tensor_type.elem_type == FLOAT for each in graph.output)
 
 
+def untrainable(graph: onnx.GraphProto) -> list[str]:
+    """Return the parameters with numbers that are not finite, such as masks with -inf: the others train beside them.
+
+    Where there are no others they get finite numbers, and train: the check draws numbers of its own.
+    """
+    found = {each.name: numpy_helper.to_array(each) for each in graph.initializer if each.data_type == FLOAT}
+    endless = [name for name, array in found.items() if not np.isfinite(array).all()]
+    if len(endless) < len(found):
+        return endless
+    for tensor in graph.initializer:
+        if tensor.name in endless:
+            array = np.nan_to_num(found[tensor.name], nan=1.0, posinf=1.0, neginf=-1.0)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return []
+
+
 def verdict(model: onnx.ModelProto) -> tuple[str, str]:
     """Return right, wrong or undecided, and unchecked or refused with the reason."""
     try:
-        training = poet_onnx.train_graph(model, train="*", loss="mse").training
+        freeze = untrainable(model.graph)
+        training = poet_onnx.train_graph(model, train="*", freeze=freeze, loss="mse").training
     except InputError as refusal:
         return "refused", str(refusal)
     try:
