@@ -153,8 +153,10 @@ def test_a_forward_model_becomes_the_same_one_on_the_board(
     report = forward_to_inference("board", tmp_path)
     for name in ("training_model.onnx", "eval_model.onnx", "parameters.safetensors"):
         assert (tmp_path / "training" / name).read_bytes() == (folder / "training" / name).read_bytes(), name
-    for figure in ("losses", "outputs"):
-        assert report[figure] == pytest.approx(expected[figure], rel=LOSS_TOLERANCE, abs=LOSS_TOLERANCE), figure
+    assert report["losses"] == pytest.approx(expected["losses"], rel=LOSS_TOLERANCE)
+    # Scores are sums, which differ in the last digits of their largest terms: each is near as the largest one is near.
+    most = max(map(abs, expected["outputs"]))
+    assert report["outputs"] == pytest.approx(expected["outputs"], rel=0, abs=LOSS_TOLERANCE * most)
 
 
 def forward_to_inference(machine: str, folder: Path) -> dict[str, Any]:
