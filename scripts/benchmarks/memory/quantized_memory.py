@@ -8,7 +8,8 @@ transformers and rewritten for the stock runtime, one thread, with adapters of r
 and with `--quantize 4bit`, each all in RAM and with weights in a store, and with plans that keep to `--activations`, by
 recompute and, the last one, by paging, too. A "frozen" store has no adapters in it. Fresh processes then train so many
 steps on the same batches. `peak_mib` is VmHWM, `predicted_mib` what `rewrite` says of a process that also evaluates,
-saves and exports; `step_seconds` is processor time, `read_mib` and `written_mib` what a step reads from the store and
+saves and exports; `anonymous_mib` is the most RssAnon that was seen, which leaves out the mapped pages of files;
+`step_seconds` is processor time, `read_mib` and `written_mib` what a step reads from the store and
 writes to it, making the store included. `digest` is of all losses, adapters and moments: where weights and optimizer
 are the same, it is. "torch" and "torch, bitsandbytes" train the same adapters with PEFT in this environment, the
 latter beside weights of 4 bits; bitsandbytes is to be installed for it.
@@ -23,6 +24,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,12 +49,15 @@ WAYS: dict[str, dict[str, Any]] = {
 OTHERS = {"torch": False, "torch, bitsandbytes": True}
 """What trains beside, and whether its frozen weights have 4 bits."""
 
+WATCHED_SECONDS = 0.01
+"""Between two looks at a process. What a step needs is in one region, which stays, so that little is missed."""
+
 SIZES: dict[str, dict[str, int]] = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2},
     "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2},
 }
 FIELDS = ("weights", "optimizer", "layers", "words", "tokens", "steps", "nodes", "predicted_mib")
-FIELDS += ("peak_mib", "step_seconds", "read_mib", "written_mib", "digest")
+FIELDS += ("peak_mib", "anonymous_mib", "step_seconds", "read_mib", "written_mib", "digest")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,7 +111,7 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
     result.save(model)
     store = str(model.with_suffix(".store")) if result.plan.stored else ""
     command = [options.stock_python, str(WORKER), str(model), store, str(options.steps)]
-    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    found = told(command)
     predicted_mib = round(result.process.peak_bytes / 2**20, 1)
     found |= {"digest": found["digest"][:12], "nodes": len(list(result.model.graph)), "predicted_mib": predicted_mib}
     return row_of(way, options, **found)
@@ -128,8 +133,31 @@ def beside(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any
         floats, saved = saved, folder / "quantized"
         subprocess.run([*worker, "quantize", str(floats), str(saved)], check=True)
     command = [*worker, "train", str(saved), str(options.tokens), options.optimizer, str(options.steps)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    return found
+    return told(command)
+
+
+def told(command: Sequence[str]) -> dict[str, Any]:
+    """Return what a process tells of its training, with the most anonymous memory that it was seen to have."""
+    most = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            most = max(most, anonymous_bytes(process.pid))
+            time.sleep(WATCHED_SECONDS)
+        assert process.stdout is not None
+        output = process.stdout.read()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, list(command))
+    found: dict[str, Any] = json.loads(output)
+    return found | {"anonymous_mib": round(most / 2**20, 1)}
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return RssAnon of a process, 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except ProcessLookupError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def decoder(options: argparse.Namespace) -> Any:
