@@ -55,7 +55,7 @@ class PageChannel {
   uint64_t buffer_bytes() const { return buffers_.bytes(); }
 
  private:
-  static constexpr size_t kSlots = 16, kMostAhead = 12;
+  static constexpr size_t kSlots = 12, kMostAhead = 9;
   enum class State { kFree, kQueued, kRunning, kHere };  // kHere: was read, and nobody took it yet
   struct Slot {
     State state = State::kFree;

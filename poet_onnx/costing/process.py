@@ -62,7 +62,7 @@ _STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 96
 """An open store takes four pages of buffers (ops/parameters), its names and the last commit. For each page it takes a
 place in the table, in memory and as it is written, and in the order of a step."""
 
-_CHANNEL_BYTES = 16 * PAGE_BYTES + (64 << 10)
+_CHANNEL_BYTES = 12 * PAGE_BYTES + (64 << 10)
 """A store that is read ahead has a thread, and takes these bytes for pages on their way."""
 
 MEANS = {

@@ -12,7 +12,7 @@ first   trains, evaluates, trains, writes a checkpoint, trains; goes back to the
 second  starts from the checkpoint and trains the same batches: the same losses again.
 `peak_bytes` is the larger VmHWM of both, `trained_bytes` and the like VmHWM of the first after these calls. `passed`
 says that neither was killed, that it is within the budget, that the losses were the same, and that no block of a step
-was outside the planned region. The exit code is 1 if a row fails.
+was outside the planned region. Stores are read past the page cache. The exit code is 1 if a row fails.
 """
 
 from __future__ import annotations
