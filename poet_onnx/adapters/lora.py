@@ -256,8 +256,8 @@ class Adapter:
             yield PeftTensor(module, f".lora_A{WEIGHT}", self.second, turned=False)
             yield PeftTensor(module, f".lora_B{WEIGHT}", self.first, turned=False)
 
-    def merged_shape(self, first: Floats, second: Floats) -> tuple[int, ...]:
-        """Return the shape of the weight when it is merged.
+    def merged_shape(self, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the weight when it is merged with matrices of these shapes.
 
         Raises:
             InputError: if it cannot be merged.
@@ -268,8 +268,8 @@ class Adapter:
                     f"The adapter of '{self.weight}' cannot be merged: it mixes all channels, and the convolution has "
                     f"{self.groups} groups; give merge=False, which keeps adapters as nodes."
                 )
-            return (second.shape[0], *first.shape[1:])
-        return (second.shape[1], first.shape[0]) if self.transposed else (first.shape[0], second.shape[1])
+            return (second[0], *first[1:])
+        return (second[1], first[0]) if self.transposed else (first[0], second[1])
 
     def delta(self, first: Floats, second: Floats, scale: float, rows: slice) -> Floats:
         """Return what is added to some rows of the weight when it is merged, in the weight's own layout."""

@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from glob import escape
 from pathlib import Path
 
@@ -59,17 +60,18 @@ def read_adapter(
     folder: str | os.PathLike[str],
     values: Mapping[str, Array],
     constants: Callable[[], Mapping[str, Array]],
-) -> Callable[[Mapping[str, Array]], None]:
+) -> Mapping[str, Callable[[Array], None]]:
     """Check what a folder holds, and return what reads it again, a part of an array at a time.
 
     Args:
         files: names of what is trained.
         folder: that PEFT or `AdapterFiles.write` made.
-        values: arrays of the right types and shapes.
+        values: arrays of the right types and shapes, whose numbers nobody looks at.
         constants: returns tensors of the model that are not trained.
 
     Returns:
-        What writes the numbers into arrays by their names in the graph, and raises InputError if the file changed.
+        What writes the numbers of each array into one, by its name in the graph, and raises InputError if the file
+        changed.
 
     Raises:
         InputError: if it cannot be read, or PEFT would compute something else with it than this model.
@@ -87,27 +89,26 @@ def read_adapter(
 
     def stored(peft: str) -> StoredNumbers:
         tensor = files.tensors[peft]
-        return StoredNumbers(file, peft, path, values[tensor.name].shape, turned=tensor.turned)
+        return StoredNumbers(file, peft, path, kind_of(values, tensor.name).shape, turned=tensor.turned)
 
     first = {name: stored(copies[0]) for name, copies in tied.items()}
-    first |= {name: StoredNumbers(file, peft, path, values[name].shape) for peft, name in moved.items()}
-    more = [(peft, name) for name, copies in tied.items() for peft in copies[1:]]
+    first |= {name: StoredNumbers(file, peft, path, kind_of(values, name).shape) for peft, name in moved.items()}
     marks = {name: numbers.fingerprint() for name, numbers in first.items()}
-    for peft, name in more:
-        if stored(peft).fingerprint() != marks[name]:
-            raise _not_tied(path, peft)
+    for name, copies in tied.items():
+        for peft in copies[1:]:
+            if stored(peft).fingerprint() != marks[name]:
+                raise _not_tied(path, peft)
     for peft in others:
         if peft not in moved:
             _check_fixed(file, peft, path, files.graph_name(peft), fixed)
 
-    def write(arrays: Mapping[str, Array]) -> None:
-        for name, numbers in first.items():
-            numbers.copy_to(arrays[name])
-        for peft, name in more:
-            if not stored(peft).equals(arrays[name]):
+    def fill(name: str, array: Array) -> None:
+        first[name].copy_to(array)
+        for peft in tied.get(name, [])[1:]:
+            if not stored(peft).equals(array):
                 raise _not_tied(path, peft)
 
-    return write
+    return {name: partial(fill, name) for name in first}
 
 
 def _not_tied(path: Path, peft: str) -> InputError:

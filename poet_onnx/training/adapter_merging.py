@@ -54,29 +54,36 @@ def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mappi
             f"The model has no weight '{adapter.weight}', beside which an adapter was trained: give the forward "
             "model that was trained."
         )
-    first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
-    shape = adapter.merged_shape(first, second)
+    shape = adapter.merged_shape(*(kind_of(values, each).shape for each in (adapter.first, adapter.second)))
     dims = kind_of(values, name).shape if weight is None else weight.dims
     if dims != shape:
         raise InputError(
             f"'{adapter.weight}' has shape {list(dims)} in the forward model, but its adapter is for "
             f"{list(shape)}: give the forward model that was trained."
         )
-    delta = partial(adapter.delta, first, second, scale)
     read = partial(_cut, values, name) if weight is None else partial(_parts, forward, weight)
-    return Piece(math.prod(dims) * _FLOAT_BYTES, partial(_sums, dims, read, delta))
+    return Piece(math.prod(dims) * _FLOAT_BYTES, partial(_sums, dims, read, partial(_added, adapter, scale, values)))
+
+
+def _added(adapter: Adapter, scale: float, values: Mapping[str, Array]) -> Callable[[slice], Floats]:
+    """Read an adapter, and return what it adds to some rows of its weight."""
+    first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
+    return partial(adapter.delta, first, second, scale)
 
 
 def _sums(
-    dims: tuple[int, ...], read: Callable[[Iterable[int]], Iterator[bytes]], delta: Callable[[slice], Floats]
+    dims: tuple[int, ...],
+    read: Callable[[Iterable[int]], Iterator[bytes]],
+    adapter: Callable[[], Callable[[slice], Floats]],
 ) -> Iterator[Chunk]:
     """Yield the bytes of a weight with what an adapter adds.
 
     Args:
         dims: sizes of the weight.
         read: yields its bytes from each of some places to the next one.
-        delta: what is added to some rows.
+        adapter: reads the adapter, which is in memory while its weight is written, and returns what it adds to rows.
     """
+    delta = adapter()
     row_bytes = math.prod(dims[1:]) * _FLOAT_BYTES
     count = max(1, dims[0] // max(_LEAST_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
     bounds = [dims[0] * index // count for index in range(count + 1)]

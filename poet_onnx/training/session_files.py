@@ -199,15 +199,15 @@ class SessionFiles:
         """
         self._refuse_half_changed()
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
-        arrays = self._memory.values()
-        write = read_adapter(files, path, arrays, self._constants)
-        store = self._memory.store
-        if store is not None:  # of which adapters are a small part
-            arrays = {name: arrays[name] for name in (*self._description.parameters, *self._description.state)}
+        arrays, store = self._memory.values(), self._memory.store
+        numbers = read_adapter(files, path, arrays, self._constants)
         with self._all_or_failed(), loading(path):
-            write(arrays)
+            for name, fill in numbers.items():
+                array = arrays[name]  # a copy where it lives in a store
+                fill(array)
+                if store is not None:
+                    store.take({name: array})
             if store is not None:
-                store.take(arrays)
                 store.commit(self._progress)
 
     def _constants(self) -> Mapping[str, npt.NDArray[np.generic]]:
