@@ -8,7 +8,7 @@ what its ordered step needs and the least. Two processes of each Python then liv
 budget, which is smaller or larger by what this Python and its onnxruntime take less or more than those that it is
 planned for:
 first   trains, evaluates, trains, writes a checkpoint, trains; goes back to the checkpoint and trains the same batches:
-        losses must be the same to the bit; writes an inference model.
+        losses must be the same to the bit; writes inference models, and trains between them.
 second  starts from the checkpoint and trains the same batches: the same losses again.
 `peak_bytes` is the larger VmHWM of both, `trained_bytes` and the like VmHWM of the first after these calls. `passed`
 says that neither was killed, that it is within the budget, that the losses were the same, and that no block of a step
