@@ -67,7 +67,7 @@ def _counts(
     if includes and not builder.attributes.get("ceil_mode", 0):
         return np.full((1,) * len(pixels), float(math.prod(window.kernel)))
     # With ceil_mode a last window may reach behind the padding, and what is there never counts.
-    padding = zip(window.begins, _padding_behind(builder, window), strict=True)
+    padding = zip(window.begins, window.padded, strict=True)
     counts = np.ones((1,) * len(pixels))
     for axis, (count, (before, behind)) in enumerate(zip(pixels, padding, strict=True)):
         first = np.arange(count) * window.strides[axis] - before
@@ -76,16 +76,6 @@ def _counts(
         inside = ((taps >= low) & (taps < high)).sum(1).astype(np.float64)
         counts = counts * inside.reshape([-1 if place == axis else 1 for place in range(len(pixels))])
     return counts
-
-
-def _padding_behind(builder: LoweringBuilder, window: Window) -> tuple[int, ...]:
-    """Return the padding at the end of each dimension, whatever the windows reach."""
-    automatic = builder.attributes.get("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        return window.ends
-    rank = len(window.kernel)
-    pads = builder.attributes.get("pads", ()) if automatic != "VALID" else ()
-    return tuple(int(pad) for pad in pads)[rank:] or (0,) * rank
 
 
 RULES: Rules = {"MaxPoolGrad": _max_pool, "AveragePoolGrad": _average_pool}

@@ -17,7 +17,9 @@ class Window:
         kernel: taps.
         strides: from one window to the next.
         dilations: from one tap to the next.
-        begins, ends: padding before and after the image; what no window reaches is left out of `ends`.
+        begins, ends: padding before and after the image; what no window reaches is left out of `ends`, and what a last
+            window reaches behind the padding is in it.
+        padded: padding after the image, reached or not.
     """
 
     kernel: tuple[int, ...]
@@ -25,6 +27,7 @@ class Window:
     dilations: tuple[int, ...]
     begins: tuple[int, ...]
     ends: tuple[int, ...]
+    padded: tuple[int, ...]
 
     @property
     def extent(self) -> tuple[int, ...]:
@@ -76,14 +79,15 @@ def read_window(
     strides, dilations = numbers("strides"), numbers("dilations")
     pads = tuple(int(number) for number in builder.attributes.get("pads", ())) or tuple(repeat(0, 2 * rank))
     automatic = builder.attributes.get("auto_pad", "NOTSET")
-    begins = list(pads[:rank])
+    begins, padded = list(pads[:rank]), list(pads[rank:])
     ends = []
     for axis in range(rank):
         reach = (pixels[axis] - 1) * strides[axis] + dilations[axis] * (taps[axis] - 1) + 1
         if automatic in ("SAME_UPPER", "SAME_LOWER"):
             total = max(0, reach - image[axis])
             begins[axis] = total // 2 if automatic == "SAME_UPPER" else total - total // 2
+            padded[axis] = total - begins[axis]
         elif automatic == "VALID":
-            begins[axis] = 0
+            begins[axis] = padded[axis] = 0
         ends.append(max(0, reach - begins[axis] - image[axis]))
-    return Window(taps, strides, dilations, tuple(begins), tuple(ends))
+    return Window(taps, strides, dilations, tuple(begins), tuple(ends), tuple(padded))
