@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poet_onnx.scheduling.choices import Candidates
+from poet_onnx.scheduling.liveness import Instance
 
 if TYPE_CHECKING:
     from poet_onnx.scheduling.model import Formulation
@@ -277,9 +278,10 @@ def _node_terms(model: Formulation, stage: int, here: list[tuple[int, int]]) -> 
     candidates = model.candidates
     instance = candidates.instance
     terms: dict[int, float] = {}
-    own = instance.workspace[stage] - _shared_bytes(candidates, stage)
+    last_needed = _last_needed(candidates, stage)
+    own = instance.workspace[stage] - instance.shared_bytes(stage, last_needed)
     own += sum(instance.sizes[value] for value in instance.writes[stage] if value in candidates.events)
-    taken_over = _taken_over_if_not_retained(candidates, stage)
+    taken_over = _taken_over_if_not_retained(instance, stage, last_needed)
     for value, index in here:
         retained = model.retain.get((value, index + 1))
         if candidates.events[value][index].main:
@@ -333,35 +335,32 @@ def _always_bytes(candidates: Candidates) -> list[tuple[int, int]]:
     return list(zip(accumulate(before), accumulate(during), strict=True))
 
 
-def _shared_bytes(candidates: Candidates, stage: int) -> int:
-    """Return what a node's outputs certainly save by taking over inputs: those that no later event can need."""
-    return candidates.instance.shared_bytes(stage, _last_needed(candidates, stage))
+def _last_needed(candidates: Candidates, stage: int) -> list[int]:
+    """Return the last stage at which what a stage's node reads may be needed, -1 for all else.
+
+    Outputs certainly take over inputs that are needed no more.
+    """
+    instance = candidates.instance
+    last_needed = [-1] * len(instance.values)
+    for value in instance.reads[stage]:
+        events = candidates.events.get(value)
+        last_needed[value] = events[-1].stage if events else candidates.last_alive[value]
+    return last_needed
 
 
-def _taken_over_if_not_retained(candidates: Candidates, stage: int) -> dict[int, int]:
+def _taken_over_if_not_retained(instance: Instance, stage: int, last_needed: Sequence[int]) -> dict[int, int]:
     """Return the inputs that an output takes over where they do not stay for a later event, with the bytes it saves.
 
     What is paged in or made again later leaves its buffer to the output meanwhile. Which output takes which input must
     not depend on what else stays: inputs that several outputs could take are left out, and so is every other input of
     an output.
     """
-    instance, last_use = candidates.instance, _last_needed(candidates, stage)
     pairs = instance.inplace[stage]
     choices = Counter(read for read, _ in pairs)
-    certain = {written for read, written in pairs if last_use[read] == stage}
+    taking = {written for read, written in pairs if last_needed[read] == stage}
     found: dict[int, int] = {}
     for read, written in pairs:
-        if last_use[read] > stage and choices[read] == 1 and written not in certain:
-            certain.add(written)
+        if last_needed[read] > stage and choices[read] == 1 and written not in taking:
+            taking.add(written)
             found[read] = instance.sizes[written]
     return found
-
-
-def _last_needed(candidates: Candidates, stage: int) -> list[int]:
-    """Return the last stage at which what a stage's node reads may be needed, -1 for all else."""
-    instance = candidates.instance
-    last_use = [-1] * len(instance.values)
-    for value in instance.reads[stage]:
-        events = candidates.events.get(value)
-        last_use[value] = events[-1].stage if events else candidates.last_alive[value]
-    return last_use
