@@ -82,16 +82,17 @@ def _made(wanted: Sequence[Wanted], job: Mapping[str, Any], generator: Generator
     return batch
 
 
-def status_bytes(what: str) -> int:
-    """Return a figure of /proc/self/status, as `VmRSS` (resident now), `VmHWM` (at most).
+def status_bytes(what: str, process: int | str = "self") -> int:
+    """Return a figure of /proc/PROCESS/status, as `VmRSS` (resident now), `VmHWM` (at most).
 
     Raises:
-        OSError: the system has no such file.
+        OSError: the system has no such file, or the process has ended.
     """
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+    status = Path("/proc", str(process), "status")
+    for line in status.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {what}")
+    raise OSError(f"{status} has no {what}")
 
 
 def _limit_data(budget_bytes: int, threads: int) -> None:

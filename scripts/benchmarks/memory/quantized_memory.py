@@ -18,6 +18,7 @@ latter beside weights of 4 bits; bitsandbytes is to be installed for it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -28,6 +29,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from poet_onnx.training.trial import status_bytes
 
 WORKER = Path(__file__).with_name("store_memory_worker.py")
 OTHERS_WORKER = Path(__file__).with_name("quantized_memory_others.py")
@@ -141,7 +144,8 @@ def told(command: Sequence[str]) -> dict[str, Any]:
     most = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            most = max(most, anonymous_bytes(process.pid))
+            with contextlib.suppress(OSError):  # it may have ended since
+                most = max(most, status_bytes("RssAnon", process.pid))
             time.sleep(WATCHED_SECONDS)
         assert process.stdout is not None
         output = process.stdout.read()
@@ -149,15 +153,6 @@ def told(command: Sequence[str]) -> dict[str, Any]:
         raise subprocess.CalledProcessError(process.returncode, list(command))
     found: dict[str, Any] = json.loads(output)
     return found | {"anonymous_mib": round(most / 2**20, 1)}
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Return RssAnon of a process, 0 where it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except ProcessLookupError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def decoder(options: argparse.Namespace) -> Any:
