@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,11 @@ NORM_ARRAYS = {
     "mean": np.zeros(3, np.float32),
     "variance": np.ones(3, np.float32),
 }
+
+
+def weights(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Return the initializers of a model file, by name."""
+    return {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
 
 
 def normalized(training_mode: int) -> ir.Model:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from forward_models import parse, random
+from forward_models import parse, random, weights
 from hypothesis import given
 from hypothesis import strategies as st
-from stock_environment import STOCK_PYTHON
 
-import poet_onnx
 from poet_onnx.adapters.lora import Adapter, Adapters, Lora
 from poet_onnx.errors import InputError
 from poet_onnx.files import data_files
@@ -35,148 +29,6 @@ from poet_onnx.training.adapter_merging import merge_adapters
 from poet_onnx.training.forward import open_forward
 from poet_onnx.training.forward_graph import ForwardGraph
 from poet_onnx.training.inference_model import write_inference_model
-
-MIB = 2**20
-WIDTH = 1900
-LARGE = f"""g (float[2, {WIDTH}] x) => (float[2, 4] y) {{
-    a = MatMul(x, "w0.weight")
-    b = Relu(a)
-    c = MatMul(b, "w1.weight")
-    d = Relu(c)
-    y = MatMul(d, "w2.weight")
-}}"""
-LAYERS = 240
-DEEP = "\n".join(
-    [
-        f"deep (float[2, 8] x0) => (float[2, 8] x{LAYERS}) {{",
-        *(
-            f"""a{i} = MatMul(x{i}, "layers.{i}.block.projection.weight")
-            b{i} = Add(a{i}, "layers.{i}.block.projection.bias")
-            c{i} = Tanh(b{i})
-            x{i + 1} = Add(c{i}, x{i})"""
-            for i in range(LAYERS)
-        ),
-        "}",
-    ]
-)
-SHAPES = {"weight": (8, 8), "bias": (8,)}
-CALLS = """
-import json, sys
-from pathlib import Path
-import numpy
-from poet_onnx import TrainingSession
-from poet_onnx.training.trial import status_bytes
-
-model, folder = sys.argv[1], sys.argv[2]
-stem = model.removesuffix(".onnx")
-store = folder + "/store" if "stored" in model else None
-session = TrainingSession(model, stem + ".safetensors", eval_model=stem + ".eval.onnx", store=store)
-batch = {name: numpy.ones(shape, kind) for name, kind, shape in session.data_inputs}
-for _ in range(3):
-    session.step(batch)
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: proc(5)
-session.step(batch)
-before, found = status_bytes("VmHWM"), {}
-
-def grown(call, *arguments):
-    call(*arguments)
-    session.step(batch)
-    found[call.__name__] = status_bytes("VmHWM") - before
-
-for _ in range(3):
-    grown(session.save_checkpoint, folder + "/checkpoint.safetensors")
-    grown(session.load_checkpoint, folder + "/checkpoint.safetensors")
-    if "lora" in model:
-        grown(session.export_adapter, folder + "/adapter")
-        grown(session.load_adapter, folder + "/adapter")
-    grown(session.export_inference_model, folder + "/trained.onnx")
-session.export_inference_model(folder + "/trained.onnx")
-numpy.savez(folder + "/trained.npz", **session.parameters)
-parsers = sorted({name.split(".")[0] for name in sys.modules} & {"onnx", "onnx_ir", "google"})
-print(json.dumps([found, parsers]))
-"""
-
-
-def weights(model: Path) -> dict[str, Any]:
-    return {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(model).graph.initializer}
-
-
-PYTHON = STOCK_PYTHON or sys.executable
-CODE = "import poet_onnx.training.forward, poet_onnx.training.inference_model, poet_onnx.adapters.files"
-
-
-@dataclass(frozen=True)
-class Large:
-    """A training step of a net of 29 MB, or of one of a thousand nodes.
-
-    Attributes:
-        path: of its file.
-        calls_bytes: what its calls are said to take.
-        environment: of a process that need not compile what it imports.
-    """
-
-    path: Path
-    calls_bytes: int
-    environment: Mapping[str, str]
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Large]:
-    """Return training steps of the net's weights, of adapters beside them, in RAM and in a store, and of a deep net."""
-    folder = tmp_path_factory.mktemp("large")
-    shapes = {"w0.weight": (WIDTH, WIDTH), "w1.weight": (WIDTH, WIDTH), "w2.weight": (WIDTH, 4)}
-    net = parse(LARGE, {name: random(*shape) / (WIDTH + int(name[1])) for name, shape in shapes.items()})
-    parameters = {f"layers.{i}.block.projection.{name}": shape for i in range(LAYERS) for name, shape in SHAPES.items()}
-    deep = parse(DEEP, {name: random(*shape) / 8 for name, shape in parameters.items()})
-    options: dict[str, Any] = {"device": "a72", "loss": "mse", "target": "stock", "gap": 0.5}
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run([PYTHON, "-c", CODE], env=environment, check=True)
-    found = {}
-    lora = {"lora": "rank=4,targets=w0.weight,w1.weight", "train": "w2.weight"}
-    stored = {"lora": "rank=32,targets=w0.weight,w1.weight", "store": "always"}
-    steps = {
-        "plain": (net, {"optimizer": "adamw"}),
-        "lora": (net, lora),
-        "stored_lora": (net, stored),
-        "deep": (deep, {}),
-    }
-    for name, (model, more) in steps.items():
-        result = poet_onnx.rewrite(model, **options, **more)
-        result.save(folder / f"{name}.onnx")
-        calls = {"save_checkpoint", "load_checkpoint", "export_inference_model"}
-        calls_bytes = sum(line.size_bytes for line in result.process.lines if line.name in calls)
-        found[name] = Large(folder / f"{name}.onnx", calls_bytes, environment)
-    return found
-
-
-@pytest.mark.parametrize("name", ["plain", "lora", "stored_lora", "deep"])
-def test_calls_beside_the_step_take_what_is_predicted(large: Mapping[str, Large], tmp_path: Path, name: str) -> None:
-    done = subprocess.run(
-        [PYTHON, "-c", CALLS, str(large[name].path), str(tmp_path)],
-        env=large[name].environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    grown, parsers = json.loads(done.stdout)
-    assert {call: size for call, size in grown.items() if size > large[name].calls_bytes} == {}
-    if STOCK_PYTHON:
-        assert parsers == []
-    if name == "deep":
-        assert max(grown.values()) > MIB, "the case is too small"
-        return
-    assert 0 < large[name].calls_bytes < MIB
-    found = weights(tmp_path / "trained.onnx")
-    assert set(found) == {f"w{number}.weight" for number in range(3)}
-    if name == "lora":
-        base, trained = weights(large[name].path.with_name(f"{name}.eval.onnx")), np.load(tmp_path / "trained.npz")
-        for module in ("w0", "w1"):
-            delta = trained[f"{module}.lora_A"] @ trained[f"{module}.lora_B"] * np.float32(2)
-            assert delta.any()
-            assert found[f"{module}.weight"].tobytes() == (base[f"{module}.weight"] + delta).tobytes()
 
 
 def forward(folder: Path, text: str, arrays: Mapping[str, Any], **options: Any) -> ForwardGraph:
