@@ -203,12 +203,18 @@ class SessionFiles:
         numbers = read_adapter(files, path, arrays, self._constants)
         with self._all_or_failed(), loading(path):
             for name, fill in numbers.items():
-                array = arrays[name]  # a copy where it lives in a store
-                fill(array)
-                if store is not None:
-                    store.take({name: array})
+                self._fill(name, arrays, fill)
             if store is not None:
                 store.commit(self._progress)
+
+    def _fill(
+        self, name: str, arrays: Mapping[str, npt.NDArray[np.generic]], fill: Callable[[npt.NDArray[np.generic]], None]
+    ) -> None:
+        """Fill an array of the session: where it lives in a store a copy, which is gone before the next one comes."""
+        array = arrays[name]
+        fill(array)
+        if self._memory.store is not None:
+            self._memory.store.take({name: array})
 
     def _constants(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return tensors that are not trained, by name: of the evaluation graph, and of the store."""

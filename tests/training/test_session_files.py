@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,3 +161,18 @@ def test_calls_beside_the_step_take_what_is_predicted(large: Mapping[str, Large]
             delta = trained[f"{module}.lora_A"] @ trained[f"{module}.lora_B"] * np.float32(2)
             assert delta.any()
             assert found[f"{module}.weight"].tobytes() == (base[f"{module}.weight"] + delta).tobytes()
+
+
+def test_adapters_go_into_a_store_one_by_one(tmp_path: Path) -> None:
+    """All of them together may be more than what a store leaves in RAM."""
+    result = poet_onnx.rewrite(large_net(), lora="rank=128,targets=w0.weight,w1.weight", store="always", **STEP)
+    model, values, evaluation = result.save(tmp_path / "net.onnx")
+    session = poet_onnx.TrainingSession(model, values, eval_model=evaluation, store=tmp_path / "store")
+    sizes = [array.nbytes for array in session.parameters.values()]
+    session.export_adapter(tmp_path / "adapter")
+    session.load_adapter(tmp_path / "adapter")  # which imports what it runs
+    tracemalloc.start()
+    session.load_adapter(tmp_path / "adapter")
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert max(sizes) < most_bytes < sum(sizes) / 2
