@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -43,20 +43,23 @@ class _Key(NamedTuple):
 class StoredConstants:
     """The large constants of a forward graph, which others find by what is in them.
 
-    A graph that was made of it may have a constant under another name, or transposed.
+    A graph that was made of it may have a constant under another name, or transposed. A store has one constant for all
+    with the same numbers, but a weight with an adapter by itself: an export may merge the adapter into it.
     """
 
-    def __init__(self, constants: Iterable[ir.Value]) -> None:
+    def __init__(self, constants: Iterable[ir.Value], apart: Collection[str] = ()) -> None:
         """Take those that are worth it.
 
         Args:
             constants: initializers; they are not changed.
+            apart: names of those that have a place of their own, whatever numbers others have.
 
         Raises:
             InputError: if one cannot be read.
         """
         self._keys: dict[int, tuple[ir.TensorProtocol, _Key]] = {}  # holds the tensors: others get no such number
         self._found: dict[_Key, tuple[str, bool]] = {}
+        self._apart: dict[_Key, tuple[str, bool]] = {}
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self.kinds: dict[str, Constant] = {}
         """What each one is, by name."""
@@ -68,21 +71,26 @@ class StoredConstants:
             if tensor is None or not _is_large(tensor) or name == METADATA or name.startswith(OWN_PREFIX):
                 continue
             key = self._key(name, tensor)
-            if key in self._found:
+            places = self._apart if name in apart else self._found
+            if places is self._found and key in places:
                 continue
             self._tensors[name] = tensor
             self.kinds[name] = Constant(key.dtype, key.shape, key.digest)
-            self._found[key] = name, False
+            places.setdefault(key, (name, False))
             if len(key.shape) == 2:
                 turned = _Key(key.dtype, key.shape[::-1], hash_of(_blocks(constant_view(name, tensor).T)))
-                self._found.setdefault(turned, (name, True))
+                places.setdefault(turned, (name, True))
 
     def find(self, value: ir.Value) -> tuple[str, bool] | None:
         """Return the name of the constant that an initializer holds, and whether transposed; None for others."""
         tensor = value.const_value
         if tensor is None or not _is_large(tensor):
             return None
-        return self._found.get(self._key(value.name or "", tensor))
+        name = value.name or ""
+        key = self._key(name, tensor)
+        if key in self._apart and self.kinds.get(name) == Constant(*key):
+            return name, False
+        return self._found.get(key) or self._apart.get(key)
 
     def values(self, names: Iterable[str]) -> Values:
         """Return constants, whose numbers are read when they are asked for."""

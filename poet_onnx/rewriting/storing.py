@@ -212,7 +212,9 @@ def constants_of(made: TrainGraph | None, training: ir.Model) -> StoredConstants
     """Return the constants that may live in a store: those of a forward model, whose parameters are written, too."""
     values = [] if made is None else made.evaluation.graph.initializers.values()
     changed = () if made is None else find_roles(training).state
-    return StoredConstants(value for value in values if value.name not in changed)
+    adapters = () if made is None or made.adapters is None else made.adapters.each
+    merged = {adapter.weight for adapter in adapters}
+    return StoredConstants((value for value in values if value.name not in changed), merged)
 
 
 def _obstacle(request: Request, updates: Updates | None) -> str:

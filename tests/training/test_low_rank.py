@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from forward_models import parse, random
+from onnxruntime import InferenceSession
 from safetensors.numpy import load_file, save_file
 
 import poet_onnx
@@ -38,11 +39,18 @@ TEXT = f"""g (int64[2, 6] ids) => (float[2, 6, {WORDS}] y) {{
 LORA = Lora(("first", "second", "third"), rank=RANK, alpha=64)
 VALUES = {f"{name}.lora_{matrix}" for name in ("first", "second", "third") for matrix in "AB"}
 OPERATORS = ("AddLowRank", "AddLowRankGradient", "AddLowRankWeightGradient")
+SETTINGS: dict[str, Any] = {
+    "device": "host",
+    "target": "stock",
+    "loss": "causal-lm",
+    "optimizer": "sgd",
+    "lora": LORA,
+    "gap": 0.5,
+}
 
 
 def rewritten(path: Path, **options: Any) -> poet_onnx.RewriteResult:
-    settings = {"device": "host", "target": "stock", "loss": "causal-lm", "optimizer": "sgd", "lora": LORA, "gap": 0.5}
-    result = poet_onnx.rewrite(parse(TEXT, ARRAYS), **(settings | options))
+    result = poet_onnx.rewrite(parse(TEXT, ARRAYS), **(SETTINGS | options))
     result.save(path)
     return result
 
@@ -105,6 +113,27 @@ def test_with_frozen_weights_alone_in_a_store_a_step_writes_nothing(tmp_path: Pa
         assert session.store_statistics is not None
         written.append((session.store_statistics.read_bytes > 0, session.store_statistics.written_bytes))
     assert written == [(True, written[0][1])] * 3
+
+
+@pytest.mark.parametrize("targets", ["first", "second", "first,second"])
+@pytest.mark.parametrize("store", ["never", "frozen"])
+def test_an_adapter_is_merged_into_its_own_weight_where_others_have_the_same_numbers(
+    tmp_path: Path, targets: str, store: str
+) -> None:
+    model = parse(TEXT, ARRAYS | {"second": ARRAYS["first"], "third": ARRAYS["first"]})
+    chosen = {"lora": Lora(tuple(targets.split(",")), rank=RANK, alpha=64), "store": store}
+    written = poet_onnx.rewrite(model, **(SETTINGS | chosen)).save(tmp_path / "net.onnx")
+    stored = {} if store == "never" else {"store": tmp_path / "store"}
+    session = TrainingSession(*written[:2], eval_model=written[2], optimizer=SGD(1.0), **stored)
+    ids = RNG.integers(0, WORDS, SHAPE)
+    for _ in range(3):
+        session.step({"ids": ids, "labels": ids})
+    scores = []
+    for merge in (True, False):
+        session.export_inference_model(tmp_path / "out.onnx", outputs=["y"], merge=merge)
+        found = InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"]).run(None, {"ids": ids})
+        scores.append(found[0])
+    np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_dropped_in_front_of_adapters_is_dropped_of_their_gradients(tmp_path: Path) -> None:
