@@ -228,7 +228,7 @@ def _part_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
         graph.register_initializer(own)
     if copies:
         shown = ", ".join(sorted({f"'{source.name}'" for _, source in copies})[:3])
-        warn(f"The exporter merged parameters of equal numbers into {shown}: each is trained by itself again.")
+        warn(f"The exporter merged parameters of equal numbers into {shown}: each is one by itself again.")
 
 
 def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
