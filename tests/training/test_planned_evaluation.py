@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -279,6 +280,15 @@ def test_frozen_weights_are_there_once(tmp_path: Path) -> None:
     command = [STOCK_PYTHON, "-c", RUN, *map(str, (*files, tmp_path / "apart" / "eval_model.onnx"))]
     done = subprocess.run(command, cwd=SUPPORT, capture_output=True, text=True, check=True)
     check_same_losses(*json.loads(done.stdout))
+
+
+def test_of_a_small_net_loading_takes_the_most(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"device": "host", "loss": "cross-entropy", "target": "training", "optimizer": "sgd"}
+    result = poet_onnx.rewrite(forward(tmp_path / "net.onnx", norm=False), **options)
+    assert result.process.import_bytes > result.process.training_bytes
+    command = [sys.executable, "-c", textwrap.dedent(LOAD), *map(str, result.save(tmp_path / "model.onnx"))]
+    done = subprocess.run(command, cwd=SUPPORT, capture_output=True, text=True, check=True)
+    assert 0 <= result.process.peak_bytes - int(done.stdout) <= 2 * MIB
 
 
 def test_only_equal_constants_are_shared(tmp_path: Path) -> None:
