@@ -2,8 +2,8 @@
 
 Rules (stored_panels.py has more):
     C1. Where the filters have one convolution in the forward pass, one node that makes the gradient of its images, and
-        one update by the product with the images' columns that is their gradient, these become a ConvStored and a
-        ConvStoredBackward: neither filters nor gradient are ever whole.
+        one update by their own gradient, which a ConvWeightGradient makes, or of single pixels a product, these become
+        a ConvStored and a ConvStoredBackward: neither filters nor gradient are ever whole.
     C2. Where only convolutions read them, these become ConvStored nodes.
     C3. So it is with images of two dimensions, without groups, and where what panels take is less than what whole
         filters do: images' columns are whole, where ONNX Runtime's own convolution may have a part of them at a time.
@@ -15,14 +15,21 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.conv_stored import BACKWARD, PANEL_FILTERS
 from poet_onnx.graph.operators.linear import most_rows, piece_rows
 from poet_onnx.passes.panel_comparison import CONVOLUTION, FILTERS, IMAGE, ConvComparison, Windows
-from poet_onnx.passes.panel_layers import is_product, loads_of, product_behind, remove_unread, takes_transposed
+from poet_onnx.passes.panel_layers import (
+    is_product,
+    loads_of,
+    made_behind,
+    product_behind,
+    remove_unread,
+    takes_transposed,
+)
 from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
 
 _TIMES = (1, 2)
@@ -115,7 +122,7 @@ class ConvLayer:
         made_of = [value for value in found.gradient[0].inputs if value is not None]
         unread = [*reversed((*found.gradient, found.update)), *reversed(found.loaded)]
         graph.remove(unread, safe=True)
-        remove_unread(graph, made_of, (*VIEWS, "Transpose", "Conv"))
+        remove_unread(graph, made_of, (*VIEWS, "Transpose"))
 
     def _comparison(self, node: ir.Node, panel: int) -> ConvComparison:
         image, windows, biases = node.inputs[0], _windows(node), node.inputs[2:3]
@@ -152,14 +159,11 @@ class ConvLayer:
         if x is None or not update.op_type.startswith("UpdateStored") or len(update.inputs) > 3:
             return None
         spread = _spread(convolution, other)
-        gradient = product_behind(update.inputs[0], ("Identity", "Reshape"), transposes=(0, 1))
-        if spread is None or not gradient or bool(update.attributes.get_int("offset", 0)) or takes_transposed(update):
+        if spread is None or bool(update.attributes.get_int("offset", 0)) or takes_transposed(update):
             return None
         node, d_y, made, loaded = spread
-        rows, columns = gradient[0].inputs[:2]
-        if sizes_of(made) != sizes_of(x) or rows is None or columns is None:
-            return None
-        if not _is_turned(rows, d_y, sizes_of(d_y)) or not _are_columns(columns, x, convolution):
+        gradient = _weight_gradient(update.inputs[0], d_y, x, convolution)
+        if sizes_of(made) != sizes_of(x) or not gradient:
             return None
         return _Backward(node, d_y, made, bool(loaded), loaded, gradient, update)
 
@@ -195,10 +199,9 @@ def _spread(convolution: ir.Node, node: ir.Node) -> tuple[ir.Node, ir.Value, ir.
             return node, node.inputs[0], node.outputs[0], ()
         return None
     # Of single pixels it is the product of the filters as a matrix, transposed, and dY as one.
-    pads = convolution.attributes.get_ints("pads", (0, 0, 0, 0))
-    is_point = windows.kernel == windows.strides == (1, 1) and not any(pads)
     product = _only_reader(node.outputs[0])
-    if not is_point or node.op_type != "Reshape" or product is None or not is_product(product, transposes=(1, 0)):
+    is_view = _is_point(convolution) and node.op_type == "Reshape"
+    if not is_view or product is None or not is_product(product, transposes=(1, 0)):
         return None
     view, d_y = _only_reader(product.outputs[0]), product.inputs[1]
     if product.inputs[0] is not node.outputs[0] or view is None or view.op_type != "Reshape" or d_y is None:
@@ -235,30 +238,32 @@ def _is_turned(value: ir.Value, images: ir.Value, shape: tuple[int, ...]) -> boo
     return turned is not None and is_order and is_shape and seen(turned) is seen(images)
 
 
-def _are_columns(value: ir.Value, images: ir.Value, convolution: ir.Node) -> bool:
-    """Return whether a matrix has the columns of a convolution's images: a row for each channel and tap."""
-    windows, shape = _windows(convolution), sizes_of(images)
-    taps, pads = math.prod(windows.kernel), list(convolution.attributes.get_ints("pads", (0, 0, 0, 0)))
-    if windows.kernel == windows.strides == (1, 1) and not any(pads):
-        return _is_turned(value, images, shape)
-    found = seen(value)
-    maker = found.producer()
-    if shape[0] > 1 and maker is not None and maker.op_type == "Transpose":
-        turned = maker.inputs[0]
-        if turned is None or list(maker.attributes.get_ints("perm", ())) != [1, 0, 2]:
-            return False
-        if sizes_of(turned)[:2] != (shape[0], shape[1] * taps):
-            return False
-        maker = seen(turned).producer()
-    elif shape[0] > 1:
-        return False
-    if maker is None or not _slides(maker, "Conv") or len(maker.inputs) != 2 or maker.inputs[0] is None:
-        return False
-    picked, filters = maker.inputs[0], maker.inputs[_FILTERS]
-    tensor = None if filters is None else filters.const_value
-    expected = np.eye(taps, dtype=np.float32).reshape(taps, 1, *windows.kernel)
-    is_each = sizes_of(picked)[:2] == (shape[0] * shape[1], 1) and seen(picked) is seen(images)
-    return is_each and _windows(maker) == windows and tensor is not None and np.array_equal(tensor.numpy(), expected)
+def _is_point(convolution: ir.Node) -> bool:
+    windows = _windows(convolution)
+    return windows.kernel == windows.strides == (1, 1) and not any(convolution.attributes.get_ints("pads", ()))
+
+
+def _weight_gradient(value: ir.Value | None, d_y: ir.Value, x: ir.Value, convolution: ir.Node) -> tuple[ir.Node, ...]:
+    """Return the nodes that make the gradient of a convolution's filters, first to last; none where it is another one.
+
+    Of single pixels it is the product of dY and X as matrices.
+    """
+    through = ("Identity", "Reshape")
+    if _is_point(convolution):
+        found = product_behind(value, through, transposes=(0, 1))
+        rows, columns = found[0].inputs[:2] if found else (None, None)
+        if rows is None or columns is None:
+            return ()
+        return found if _is_turned(rows, d_y, sizes_of(d_y)) and _is_turned(columns, x, sizes_of(x)) else ()
+    found = made_behind(value, through)
+    if not found or (found[0].op_type, found[0].domain) != ("ConvWeightGradient", POET_DOMAIN):
+        return ()
+    maker, windows = found[0], _windows(convolution)
+    ways = {name: tuple(maker.attributes.get_ints(name, ())) for name in vars(windows)}
+    read = [each for each in maker.inputs if each is not None]
+    is_same = ways == vars(windows) and maker.attributes.get_int("group", 1) == 1
+    are_same = [seen(each) for each in read] == [seen(d_y), seen(x)] and sizes_of(read[0]) == sizes_of(d_y)
+    return found if is_same and are_same else ()
 
 
 def _only_reader(value: ir.Value) -> ir.Node | None:

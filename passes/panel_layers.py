@@ -34,16 +34,27 @@ def product_behind(
     """Return a product and the views of it, first to last, that end in a value; none where that is no such.
 
     Args:
+        value: as for `made_behind`; so is `through`.
+        through: likewise.
+        transposes: as for `is_product`.
+    """
+    found = made_behind(value, through)
+    return found if found and is_product(found[0], transposes) else ()
+
+
+def made_behind(value: ir.Value | None, through: Collection[str]) -> tuple[ir.Node, ...]:
+    """Return the node that makes a value, and the views of it that lead to the value, first to last; none of an input.
+
+    Args:
         value: that one node alone reads.
         through: operators of the views.
-        transposes: as for `is_product`.
     """
     views: list[ir.Node] = []
     maker = only_maker(value)
     while maker is not None and maker.op_type in through and maker.domain in ONNX_DOMAINS:
         views.insert(0, maker)
         maker = only_maker(maker.inputs[0])
-    return (maker, *views) if maker is not None and is_product(maker, transposes) else ()
+    return () if maker is None else (maker, *views)
 
 
 def remove_unread(graph: ir.Graph, values: list[ir.Value], operators: Collection[str]) -> None:

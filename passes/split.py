@@ -7,8 +7,9 @@ Rules:
     S1. A gradient of more than `part_bytes` bytes that one InPlaceAccumulatorV2 or Accumulate alone reads, directly or
         through Identity nodes, Reshapes that keep its rows and one Transpose of a matrix, is split if a rule below
         knows the node that makes it.
-    S2. dW of a ConvGrad without groups: the output channels are split. Parts get slices of dY and of W; what else the
-        node makes (dX, and dB, however large) stays with the node, which only loses the output.
+    S2. dW of a ConvGrad or ConvWeightGradient without groups: the output channels are split. Parts get slices of dY,
+        and of W where the node reads it; what else the node makes (dX, and dB, however large) stays with the node,
+        which only loses the output.
     S3. Gemm (no C), MatMul and FusedMatMul of matrices: the rows of the plain or transposed product are split: they are
         rows or columns of one operand, and parts get slices of that.
     S4. GatherGrad or GatherGradient along axis 0 is not split but replaced: AccumulateRows adds the rows that the batch
@@ -31,6 +32,9 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.passes.node_builder import initializer
+
+_CONVOLUTIONS = {("ConvGrad", MICROSOFT_DOMAIN): 1, ("ConvWeightGradient", POET_DOMAIN): 0}
+"""Gradients of convolutions, and which output is the weight's."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ class SplitWeightGradients(InPlacePass):
             return gradient if plain and maker.attributes.get_int("axis", 0) == 0 else None
         if rows < 4:
             return None
-        if maker.op_type == "ConvGrad" and maker.domain == MICROSOFT_DOMAIN:
-            is_weight = value is maker.outputs[1]
+        if (maker.op_type, maker.domain) in _CONVOLUTIONS:
+            is_weight = value is maker.outputs[_CONVOLUTIONS[maker.op_type, maker.domain]]
             return gradient if plain and is_weight and maker.attributes.get_int("group", 1) == 1 else None
         return gradient if _is_matrix_product(maker, value) and _keeps_rows(gradient) else None
 
@@ -213,6 +217,9 @@ class _Splitter:
             weight = self._slice(maker.inputs[2], 0, number, first, count)
             shape = [count, *_shape(maker.inputs[2])[1:]]
             return self._copy(maker, number, [d_y, maker.inputs[1], weight], [None, shape])
+        if maker.op_type == "ConvWeightGradient":
+            d_y = self._slice(maker.inputs[0], 1, number, first, count)
+            return self._copy(maker, number, [d_y, maker.inputs[1]], [[count, *_shape(self.buffer)[1:]]])
         left, right = maker.inputs[:2]
         flipped = bool(maker.attributes.get_int("transB" if self.gradient.transposed else "transA", 0))
         if self.gradient.transposed:

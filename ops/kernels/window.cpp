@@ -38,36 +38,38 @@ Windows::Windows(const NodeInfo& node)
       height_(entry(node, "pixels", 0, 1)),
       width_(entry(node, "pixels", 1, 1)) {}
 
-// Calls `use` with neighbouring windows: the first one's place in the columns, its pixel's in the image, their count.
+// Calls `use` with neighbouring windows of a row of the columns: the first one's place in the row, its pixel's in the
+// image, their count.
 template <class Use>
-void Windows::each_run(const Image& image, uint64_t pitch, Use&& use) const {
-  uint64_t row = 0;
-  for (uint64_t channel = 0; channel < image.channels; ++channel)
-    for (uint64_t i = 0; i < rows_.kernel; ++i)
-      for (uint64_t j = 0; j < columns_.kernel; ++j, row += pitch) {
-        const WindowRange down = rows_.windows_of(i, image.height, height_);
-        const WindowRange across = columns_.windows_of(j, image.width, width_);
-        if (across.first >= across.end) continue;
-        const uint64_t left = across.first * columns_.stride + j * columns_.dilation - columns_.begin;
-        for (uint64_t y = down.first; y < down.end; ++y) {
-          const uint64_t line = channel * image.height + y * rows_.stride + i * rows_.dilation - rows_.begin;
-          use(row + y * width_ + across.first, line * image.width + left, across.end - across.first);
-        }
-      }
+void Windows::each_run(const Image& image, uint64_t row, Use&& use) const {
+  const uint64_t channel = row / taps(), i = row % taps() / columns_.kernel, j = row % columns_.kernel;
+  const WindowRange down = rows_.windows_of(i, image.height, height_);
+  const WindowRange across = columns_.windows_of(j, image.width, width_);
+  if (across.first >= across.end) return;
+  const uint64_t left = across.first * columns_.stride + j * columns_.dilation - columns_.begin;
+  for (uint64_t y = down.first; y < down.end; ++y) {
+    const uint64_t line = channel * image.height + y * rows_.stride + i * rows_.dilation - rows_.begin;
+    use(y * width_ + across.first, line * image.width + left, across.end - across.first);
+  }
 }
 
-void Windows::columns(const Image& image, const float* from, float* to, uint64_t pitch) const {
-  for (uint64_t row = 0; row < image.channels * taps(); ++row) std::fill_n(to + row * pitch, pixels(), 0.0F);
-  each_run(image, pitch, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+void Windows::row(const Image& image, const float* from, uint64_t row, float* to) const {
+  std::fill_n(to, pixels(), 0.0F);
+  each_run(image, row, [&](uint64_t place, uint64_t pixel, uint64_t count) {
     for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * columns_.stride];
   });
 }
 
+void Windows::columns(const Image& image, const float* from, float* to, uint64_t pitch) const {
+  for (uint64_t each = 0; each < image.channels * taps(); ++each) row(image, from, each, to + each * pitch);
+}
+
 void Windows::image(const Image& image, const float* columns, uint64_t pitch, float* to) const {
   std::fill_n(to, image.size(), 0.0F);
-  each_run(image, pitch, [&](uint64_t place, uint64_t pixel, uint64_t count) {
-    for (uint64_t k = 0; k < count; ++k) to[pixel + k * columns_.stride] += columns[place + k];
-  });
+  for (uint64_t row = 0; row < image.channels * taps(); ++row)
+    each_run(image, row, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+      for (uint64_t k = 0; k < count; ++k) to[pixel + k * columns_.stride] += columns[row * pitch + place + k];
+    });
 }
 
 }  // namespace poet

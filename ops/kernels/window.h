@@ -41,6 +41,8 @@ class Windows {
   uint64_t width() const { return width_; }
   uint64_t pixels() const { return height_ * width_; }
 
+  // Writes one row of an image's columns.
+  void row(const Image& image, const float* from, uint64_t row, float* to) const;
   // Writes an image's columns, rows of which begin `pitch` floats apart.
   void columns(const Image& image, const float* from, float* to, uint64_t pitch) const;
   // Writes an image of the sums of what columns have for each pixel, tap after tap.
@@ -48,7 +50,7 @@ class Windows {
 
  private:
   template <class Use>
-  void each_run(const Image& image, uint64_t pitch, Use&& use) const;
+  void each_run(const Image& image, uint64_t row, Use&& use) const;
 
   Axis rows_, columns_;
   uint64_t height_, width_;

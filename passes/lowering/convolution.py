@@ -8,6 +8,9 @@ transposed. Three expansions make it; which is the quickest, and which needs the
     columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
     kernel   the convolution of X with dY as its kernel; for few input channels under a large kernel
 
+With the operator library one node does what `taps` and `columns` say: it makes as many rows of the columns at a time as
+there are channels, or all. An image of two dimensions is then neither padded nor turned.
+
 A depthwise convolution's gradients have operators of their own. Of the weight: the columns of one channel fit into a
 cache, those of all channels, which plain nodes need, do not. Of the data: the runtime's kernel runs on one thread.
 """
@@ -184,6 +187,8 @@ def _filters_first(builder: LoweringBuilder, value: ir.Value, sizes: _Shapes, *,
 
 
 def _by_taps(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    if _has_kernel(builder, sizes):
+        return _in_one_node(builder, x, d_y, sizes, columns=sizes.channels // sizes.group)
     window, rank = sizes.window, len(sizes.image)
     if any((*window.begins, *window.ends)):
         x = builder.op("Pad", x, builder.ints(0, 0, *window.begins, 0, 0, *window.ends))
@@ -205,7 +210,28 @@ def _by_taps(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shape
     return builder.reshape(interleaved, *sizes.weight)
 
 
+def _has_kernel(builder: LoweringBuilder, sizes: _Shapes) -> bool:
+    """Return whether the operator library has a kernel for the weight's gradient; single pixels need no columns."""
+    images = len(sizes.window.kernel) == 2 and not sizes.window.is_point
+    return builder.kernels and images and builder.type(0).dtype == FLOAT
+
+
+def _in_one_node(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes, *, columns: int) -> ir.Value:
+    return builder.op(
+        "ConvWeightGradient",
+        d_y,
+        x,
+        domain=POET_DOMAIN,
+        **_window_attributes(sizes.window),
+        pixels=sizes.pixels,
+        group=sizes.group,
+        columns=columns,
+    )
+
+
 def _by_columns(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    if _has_kernel(builder, sizes):
+        return _in_one_node(builder, x, d_y, sizes, columns=sizes.channels // sizes.group * sizes.taps)
     columns = _columns(builder, x, sizes)
     turned = _filters_first(builder, d_y, sizes, channels=sizes.filters)
     depth = sizes.channels // sizes.group * sizes.taps

@@ -122,6 +122,12 @@ CASES = {
     "CrossEntropyGradient of pixels": Case(
         "CrossEntropyGradient", (floats(2, 21, 33, 35), places(21, 2, 33, 35), floats(2, 33, 35)), (FLOAT,), {}
     ),
+    "ConvWeightGradient": Case(
+        "ConvWeightGradient",
+        (floats(3, 2 * CHANNELS, 11, 23), floats(*IMAGES)),
+        (FLOAT,),
+        {**WINDOW, "pixels": [11, 23], "group": 1, "columns": 31},
+    ),
     "DepthwiseDataGradient": Case(
         "DepthwiseDataGradient",
         (floats(3, CHANNELS, 11, 23), floats(CHANNELS, 1, 3, 5)),

@@ -384,16 +384,11 @@ class Model:
         x = self._input(
             FLOAT, (n, channels, *(max(1, size - begin) for size, begin in zip(reach, begins, strict=True)))
         )
-        made = [(FLOAT, (channels, 1, *kernel))]
-        self._add(
-            "DepthwiseWeightGradient",
-            [gradient, x],
-            made,
-            kernel=kernel,
-            strides=strides,
-            dilations=dilations,
-            begins=begins,
-        )
+        window = {"kernel": kernel, "strides": strides, "dilations": dilations, "begins": begins}
+        self._add("DepthwiseWeightGradient", [gradient, x], [(FLOAT, (channels, 1, *kernel))], **window)
+        made = [(FLOAT, (channels, channels, *kernel))]
+        sizes = {"pixels": (rows, columns), "group": self._random.randint(1, 3), "columns": self._random.randint(1, 9)}
+        self._add("ConvWeightGradient", [gradient, x], made, **window, **sizes)
 
 
 def run(seed: int, folder: Path) -> bool:

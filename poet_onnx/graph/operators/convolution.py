@@ -55,6 +55,12 @@ def _depthwise_shape(context: ShapeContext) -> list[TensorType]:
     return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in context.attributes["kernel"])))]
 
 
+def _weight_gradient_shape(context: ShapeContext) -> list[TensorType]:
+    d_y, image = context.type(0), context.type(1)
+    depth = image.shape[1] // context.integer("group", 1)
+    return [TensorType(d_y.dtype, (d_y.shape[1], depth, *(int(size) for size in context.attributes["kernel"])))]
+
+
 def _depthwise_data_shape(context: ShapeContext) -> list[TensorType]:
     d_y = context.type(0)
     return [TensorType(d_y.dtype, (*d_y.shape[:2], *(int(size) for size in context.attributes["image"])))]
@@ -185,6 +191,39 @@ def _byte_columns(call: Call) -> int:
     return math.prod(call.input(1).shape[1:]) * math.prod(call.output(0).shape[2:])
 
 
+def _weight_gradient_work(call: Call) -> Work:
+    """Return the work of (dY, X) -> dW: each element of dY meets what its filter's taps see.
+
+    Besides it copies columns, and dY of several images: parts of a gradient unfold the image again, each of them.
+    """
+    d_y, weight = call.input(0), call.output(0)
+    turned_bytes, columns_bytes, product_bytes = _weight_gradient_rooms(call)
+    blocks = call.integer("group", 1) * -(-math.prod(weight.shape[1:]) // call.integer("columns", 1))
+    copied_bytes = turned_bytes + blocks * columns_bytes
+    moved_bytes = call.read_bytes + call.written_bytes + 2 * (copied_bytes + blocks * product_bytes)
+    return Work(2 * elements(d_y) * math.prod(weight.shape[1:]), copied_bytes // 4, moved_bytes)
+
+
+def _weight_gradient_rooms(call: Call) -> tuple[int, int, int]:
+    """Return the bytes of dY with its images side by side, of columns, and of their product.
+
+    See ops/kernels/conv_weight.cpp.
+    """
+    d_y, weight = call.input(0), call.output(0)
+    depth = math.prod(weight.shape[1:])
+    groups, columns = call.integer("group", 1), min(call.integer("columns", 1), depth)
+    samples = d_y.shape[0] * math.prod(d_y.shape[2:])
+    if not samples:
+        return 0, 0, 0
+    turned = elements(d_y) if d_y.shape[0] > 1 else 0
+    product = weight.shape[0] // groups * columns if columns < depth else 0
+    return 4 * turned, 4 * columns * samples, 4 * product
+
+
+def _weight_gradient_workspace(call: Call) -> int:
+    return sum(_weight_gradient_rooms(call))
+
+
 def _depthwise_rooms(call: Call) -> int:
     """Return the bytes of a padded channel and of sums, for each thread: see ops/kernels/depthwise.cpp."""
     gradient, image = call.input(0).shape, call.input(1).shape
@@ -223,6 +262,23 @@ SPECS = [
         shape=_conv_transpose_grad_shape,
         work=product(_conv_transpose_grad_flops),
         cpu_kernel=False,
+    ),
+    OpSpec(
+        "ConvWeightGradient",
+        POET_DOMAIN,
+        shape=_weight_gradient_shape,
+        work=_weight_gradient_work,
+        workspace=_weight_gradient_workspace,
+        schema=Schema(
+            "ConvWeightGradient(dY, X) -> dW: the filters' gradient of a convolution of images.",
+            (("dW", "tensor(float)"),),
+            (
+                *_WINDOW,
+                Attribute("pixels", "INTS", "Rows and columns of dY."),
+                Attribute("group", "INT", "Groups of channels and filters."),
+                Attribute("columns", "INT", "Rows of a group's columns that are made at once."),
+            ),
+        ),
     ),
     OpSpec(
         "DepthwiseWeightGradient",

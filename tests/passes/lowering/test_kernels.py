@@ -19,6 +19,7 @@ X, C = (2, 6, 5, 4), (6,)
 ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
 ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "ConvWeightGradient": {**WINDOW, "pixels": [5, 4], "group": 2, "columns": 7},
     "DepthwiseDataGradient": {"image": [5, 4], **WINDOW},
     "DepthwiseWeightGradient": WINDOW,
     "GatedActivate": {"activation": 0},
@@ -27,6 +28,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "RmsNormalize": {"epsilon": 1e-6},
 }
 OUTPUTS = {
+    "ConvWeightGradient": [("dw", FLOAT, (6, 3, 3, 3))],
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
     "DepthwiseDataGradient": [("dx", FLOAT, X)],
@@ -43,6 +45,7 @@ OUTPUTS = {
 INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalize": [X, C, C, C, C, (3,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
+    "ConvWeightGradient": [X, X],
     "DepthwiseDataGradient": [X, (6, 1, 3, 3)],
     "DepthwiseWeightGradient": [X, X],
     "GatedActivate": [X, X],
@@ -93,6 +96,11 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("BatchNormalize", 5, FLOAT, (2,), "input 5 .* must be 3 floats"),
         ("BatchNormalizeGradient", 1, FLOAT, (2, 6, 4, 5), "must be as input 0"),
         ("BatchNormalizeGradient", 3, FLOAT, (7,), "input 3 .* must be 6 floats"),
+        ("ConvWeightGradient", 0, FLOAT, (2, 6, 4, 5), "no convolution's of 2 groups"),
+        ("ConvWeightGradient", 0, FLOAT, (2, 5, 5, 4), "no convolution's of 2 groups"),
+        ("ConvWeightGradient", 1, FLOAT, (3, 6, 5, 4), "no convolution's of 2 groups"),
+        ("ConvWeightGradient", 1, FLOAT, (2, 5, 5, 4), "no convolution's of 2 groups"),
+        ("ConvWeightGradient", 1, DOUBLE, X, "not of float"),
         ("DepthwiseDataGradient", 0, FLOAT, (2, 5, 5, 4), "no depthwise convolution"),
         ("DepthwiseDataGradient", 0, DOUBLE, X, "no depthwise convolution"),
         ("DepthwiseDataGradient", 1, FLOAT, (6, 1, 3, 2), "no depthwise convolution"),
@@ -137,8 +145,8 @@ def test_unfit_windows_are_refused_when_the_session_is_made(name: str, value: An
         session("DepthwiseWeightGradient", inputs, **attributes)
 
 
-@pytest.mark.parametrize("op_type", sorted(set(OUTPUTS) - {"DepthwiseWeightGradient"}))  # has a workspace
-def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
+@pytest.mark.parametrize("op_type", sorted(set(OUTPUTS) - {"ConvWeightGradient", "DepthwiseWeightGradient"}))
+def test_kernels_without_a_workspace_allocate_their_outputs_alone(op_type: str) -> None:
     inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS[op_type]]
     running = session(op_type, inputs, **ATTRIBUTES.get(op_type, {}))
     feeds = {f"x{index}": np.ones(shape, np.float32) for index, (_, shape) in enumerate(inputs)}
@@ -213,6 +221,9 @@ def test_an_empty_batch_has_no_gradient() -> None:
     inputs: list[tuple[int, Any]] = [(FLOAT, (0, 6, 5, 4)), (FLOAT, (0, 6, 5, 4))]
     (d_w,) = run("DepthwiseWeightGradient", inputs, **WINDOW)
     assert d_w.shape == (6, 1, 3, 3)
+    assert not d_w.any()
+    (d_w,) = run("ConvWeightGradient", inputs, **ATTRIBUTES["ConvWeightGradient"])
+    assert d_w.shape == (6, 3, 3, 3)
     assert not d_w.any()
     inputs[1] = (FLOAT, (6, 1, 3, 3))
     (d_x,) = run("DepthwiseDataGradient", inputs, **ATTRIBUTES["DepthwiseDataGradient"])

@@ -113,6 +113,7 @@ def test_the_library_has_kernels_for_these() -> None:
     accumulating = {"Accumulate", "AccumulateRows"}
     normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
     assert found == accumulating | normalizing | {
+        "ConvWeightGradient",
         "CrossEntropyGradient",
         "DepthwiseDataGradient",
         "DepthwiseWeightGradient",

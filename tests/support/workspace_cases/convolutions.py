@@ -89,4 +89,21 @@ def depthwise_cases() -> list[Case]:
     ]
 
 
-CASES = [*conv_cases(), *depthwise_cases()]
+def weight_gradient_cases() -> list[Case]:
+    """Return gradients of filters, whose kernel takes some columns, their product, and dY turned."""
+    window = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2], "pixels": [5, 8]}
+    return [
+        Case(
+            "ConvWeightGradient",
+            ((batch, 12, 5, 8), (batch, 6, 9, 8)),
+            ((12, 6 // group, 3, 5),),
+            {**window, "group": group, "columns": columns},
+            "poet",
+        )
+        for batch in (1, 2)
+        for group in (1, 2)
+        for columns in (1, 7, 90)
+    ]
+
+
+CASES = [*conv_cases(), *depthwise_cases(), *weight_gradient_cases()]
