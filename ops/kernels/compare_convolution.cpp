@@ -86,11 +86,13 @@ class CompareConvolution final : public Kernel {
     return is_gemm_ ? Floats::of(matrix.data(), panels().rows(), panels().columns())
                     : Floats{matrix.data(), whole_shape_};
   }
-  Numbers seen(uint64_t pitch, uint64_t step) const {
+  // The columns of images, so many of which stand side by side.
+  Numbers seen(const Context& context, uint64_t beside) const {
     const Numbers x = numbers(batch() * image().size(), kImages);
     Numbers made(batch() * columns());
-    for (uint64_t n = 0; n < batch(); ++n)
-      filters_.windows.columns(image(), x.data() + n * image().size(), made.data() + n * step, pitch);
+    for (uint64_t n = 0; n < batch(); n += beside)
+      filters_.windows.columns(context.workers(), image(), beside, x.data() + n * image().size(), 0, panels().columns(),
+                               made.data() + n * columns());
     return made;
   }
 
@@ -105,7 +107,7 @@ class CompareConvolution final : public Kernel {
                  {expected.data(), filters_.made_shape(batch())});
     }
     Numbers found(expected.size()), matrix(panels().most_rows() * panels().columns());
-    Numbers looked = seen(filters_.windows.pixels(), columns());
+    Numbers looked = seen(context, 1);
     panels().each([&](Panel panel) {
       draw(panel, matrix.data());
       convolved_.run(context, panel, matrix.data(), looked.data(), batch(), is_biased_ ? bias.data() : nullptr,
@@ -141,7 +143,7 @@ class CompareConvolution final : public Kernel {
 
   bool compare_filters(const Context& context) const {
     const uint64_t depth = panels().columns(), pixels = filters_.windows.pixels(), all = batch() * pixels;
-    Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked = seen(all, pixels);
+    Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked = seen(context, batch());
     Numbers expected(panels().rows() * depth), spare(panels().rows() * all);
     for (uint64_t row = 0; row < panels().rows(); ++row)
       for (uint64_t n = 0; n < batch(); ++n)

@@ -35,7 +35,8 @@ class ConvStored final : public Kernel {
     float* const matrix = memory.floats();
     float* const seen = matrix + panels.most_rows() * panels.columns();
     for (uint64_t n = 0; n < batch; ++n)
-      filters_.windows.columns(image, floats(x) + n * image.size(), seen + n * columns, filters_.windows.pixels());
+      filters_.windows.columns(context.workers(), image, 1, floats(x) + n * image.size(), 0, panels.columns(),
+                               seen + n * columns);
     panels.each([&](Panel panel) {
       stored.read(panel, matrix);
       convolved_.run(context, panel, matrix, seen, batch, bias, y);
@@ -65,8 +66,7 @@ class ConvStoredBackward final : public Kernel {
     context.output_true(1);
     const Room room(context, filters_, batch);
     const uint64_t pixels = filters_.windows.pixels(), images = batch;
-    for (uint64_t n = 0; n < batch; ++n)
-      filters_.windows.columns(image, floats(x) + n * image.size(), room.seen + n * pixels, batch * pixels);
+    filters_.windows.columns(context.workers(), image, batch, floats(x), 0, panels.columns(), room.seen);
     stored.update<Kind>(
         rates, room.matrix, room.gradient,
         [&](Panel panel) { spread_.run(context, panel, room.matrix, floats(d_y), images, room.sums); },

@@ -46,11 +46,16 @@ class ConvWeightGradient final : public Kernel {
     float* const columns = room.floats() + turned;
     float* const product = columns + most * sizes.samples;
     float* d_y = static_cast<float*>(context.input(0).data);
-    if (turned != 0) d_y = turn(context, sizes, d_y, room.floats());
+    const auto* const x = static_cast<const float*>(context.input(1).data);
+    if (turned != 0) {
+      const uint64_t filters = groups_ * sizes.filters;
+      windows_.made(context.workers(), filters, sizes.batch, d_y, 0, filters, room.floats());
+      d_y = room.floats();
+    }
     for (uint64_t group = 0; group < groups_; ++group)
       for (uint64_t first = 0; first < depth; first += most) {
         const uint64_t count = std::min(most, depth - first);
-        write_columns(context, sizes, group * depth + first, count, columns);
+        windows_.columns(context.workers(), sizes.image, sizes.batch, x, group * depth + first, count, columns);
         float* const whole = d_w + group * sizes.filters * depth;
         product_.run(context, Floats::of(d_y + group * sizes.filters * sizes.samples, sizes.filters, sizes.samples),
                      Floats::of(columns, count, sizes.samples), nullptr,
@@ -84,29 +89,6 @@ class ConvWeightGradient final : public Kernel {
             size(image, 0) * windows_.pixels(),
             {size(image, 1), size(image, 2), size(image, 3)},
             Floats::of(nullptr, filters, channels, kernel_.data()[0], kernel_.data()[1]).shape};
-  }
-
-  // Writes dY with a row for each filter, in which the images stand side by side.
-  float* turn(const Context& context, const Sizes& sizes, const float* d_y, float* to) const {
-    const uint64_t filters = groups_ * sizes.filters, pixels = windows_.pixels();
-    each_range(context.workers(), filters, sizes.samples, [&](uint64_t first, uint64_t count) {
-      for (uint64_t filter = first; filter < first + count; ++filter)
-        for (uint64_t n = 0; n < sizes.batch; ++n)
-          std::copy_n(d_y + (n * filters + filter) * pixels, pixels, to + filter * sizes.samples + n * pixels);
-    });
-    return to;
-  }
-
-  // Writes so many rows of the columns, in which the images stand side by side.
-  void write_columns(Context& context, const Sizes& sizes, uint64_t row, uint64_t count, float* to) const {
-    const auto* const x = static_cast<const float*>(context.input(1).data);
-    const uint64_t pixels = windows_.pixels();
-    each_range(context.workers(), count * sizes.batch, pixels, [&](uint64_t first, uint64_t number) {
-      for (uint64_t each = first; each < first + number; ++each) {
-        const uint64_t n = each % sizes.batch;
-        windows_.row(sizes.image, x + n * sizes.image.size(), row + each / sizes.batch, to + each * pixels);
-      }
-    });
   }
 
   const Windows windows_;

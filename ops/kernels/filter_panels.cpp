@@ -1,7 +1,5 @@
 #include "kernels/filter_panels.h"
 
-#include <algorithm>
-
 namespace poet {
 
 Filters::Batch Filters::batch(const Tensor& x) const {
@@ -55,9 +53,7 @@ void WeightPanels::run(const Context& context, Panel rows, float* d_y, float* co
   const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels(), all = batch * pixels;
   float* left = d_y + rows.first * pixels;
   if (batch > 1) {
-    for (uint64_t row = 0; row < rows.rows; ++row)
-      for (uint64_t n = 0; n < batch; ++n)
-        std::copy_n(left + n * filters_.made() + row * pixels, pixels, spare + row * all + n * pixels);
+    filters_.windows.made(context.workers(), filters_.panels.rows(), batch, d_y, rows.first, rows.rows, spare);
     left = spare;
   }
   gemm_.run(context, Floats::of(left, rows.rows, all), Floats::of(columns, depth, all), nullptr,

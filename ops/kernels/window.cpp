@@ -60,8 +60,20 @@ void Windows::row(const Image& image, const float* from, uint64_t row, float* to
   });
 }
 
-void Windows::columns(const Image& image, const float* from, float* to, uint64_t pitch) const {
-  for (uint64_t each = 0; each < image.channels * taps(); ++each) row(image, from, each, to + each * pitch);
+void Windows::columns(const Workers& workers, const Image& image, uint64_t batch, const float* from, uint64_t first,
+                      uint64_t count, float* to) const {
+  each_range(workers, count * batch, pixels(), [&](uint64_t begin, uint64_t number) {
+    for (uint64_t each = begin; each < begin + number; ++each)
+      row(image, from + each % batch * image.size(), first + each / batch, to + each * pixels());
+  });
+}
+
+void Windows::made(const Workers& workers, uint64_t filters, uint64_t batch, const float* from, uint64_t first,
+                   uint64_t count, float* to) const {
+  each_range(workers, count * batch, pixels(), [&](uint64_t begin, uint64_t number) {
+    for (uint64_t each = begin; each < begin + number; ++each)
+      std::copy_n(from + (each % batch * filters + first + each / batch) * pixels(), pixels(), to + each * pixels());
+  });
 }
 
 void Windows::image(const Image& image, const float* columns, uint64_t pitch, float* to) const {

@@ -41,14 +41,18 @@ class Windows {
   uint64_t width() const { return width_; }
   uint64_t pixels() const { return height_ * width_; }
 
-  // Writes one row of an image's columns.
-  void row(const Image& image, const float* from, uint64_t row, float* to) const;
-  // Writes an image's columns, rows of which begin `pitch` floats apart.
-  void columns(const Image& image, const float* from, float* to, uint64_t pitch) const;
+  // Writes `count` rows of the columns of images, from row `first` on, on all threads: in each row the images stand
+  // side by side.
+  void columns(const Workers& workers, const Image& image, uint64_t batch, const float* from, uint64_t first,
+               uint64_t count, float* to) const;
+  // Writes likewise what is made of images, of which each has `filters` rows.
+  void made(const Workers& workers, uint64_t filters, uint64_t batch, const float* from, uint64_t first, uint64_t count,
+            float* to) const;
   // Writes an image of the sums of what columns have for each pixel, tap after tap.
   void image(const Image& image, const float* columns, uint64_t pitch, float* to) const;
 
  private:
+  void row(const Image& image, const float* from, uint64_t row, float* to) const;
   template <class Use>
   void each_run(const Image& image, uint64_t row, Use&& use) const;
 

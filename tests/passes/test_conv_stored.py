@@ -125,7 +125,7 @@ def test_filters_that_only_convolutions_read_work_on_panels() -> None:
 
 
 def test_larger_panels_stand_in_for_those_that_have_other_bits() -> None:
-    found = used(graph(layer(600), filters=600), keeps=lambda comparison: comparison.panel_rows > 128)
+    found = used(graph(layer(), filters=600), keeps=lambda comparison: comparison.panel_rows > 128)
     assert [node.attributes.get_int("panel_rows", 0) for node in found] == [256, 256]
 
 
