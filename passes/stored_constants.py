@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +31,6 @@ _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8"}
 """Of elements that may live in a store: floats, and bytes of weights of few bits."""
 
 
-class _Key(NamedTuple):
-    """What tells a tensor from others: its element type, its sizes, and a hash of its bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    digest: str
-
-
 class StoredConstants:
     """The large constants of a forward graph, which others find by what is in them.
 
@@ -57,9 +48,9 @@ class StoredConstants:
         Raises:
             InputError: if one cannot be read.
         """
-        self._keys: dict[int, tuple[ir.TensorProtocol, _Key]] = {}  # holds the tensors: others get no such number
-        self._found: dict[_Key, tuple[str, bool]] = {}
-        self._apart: dict[_Key, tuple[str, bool]] = {}
+        self._keys: dict[int, tuple[ir.TensorProtocol, Constant]] = {}  # holds the tensors: others get no such number
+        self._found: dict[Constant, tuple[str, bool]] = {}
+        self._apart: dict[Constant, tuple[str, bool]] = {}
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self.kinds: dict[str, Constant] = {}
         """What each one is, by name."""
@@ -75,10 +66,10 @@ class StoredConstants:
             if places is self._found and key in places:
                 continue
             self._tensors[name] = tensor
-            self.kinds[name] = Constant(key.dtype, key.shape, key.digest)
+            self.kinds[name] = key
             places.setdefault(key, (name, False))
             if len(key.shape) == 2:
-                turned = _Key(key.dtype, key.shape[::-1], hash_of(_blocks(constant_view(name, tensor).T)))
+                turned = Constant(key.dtype, key.shape[::-1], hash_of(_blocks(constant_view(name, tensor).T)))
                 places.setdefault(turned, (name, True))
 
     def find(self, value: ir.Value) -> tuple[str, bool] | None:
@@ -88,7 +79,7 @@ class StoredConstants:
             return None
         name = value.name or ""
         key = self._key(name, tensor)
-        if key in self._apart and self.kinds.get(name) == Constant(*key):
+        if key in self._apart and self.kinds.get(name) == key:
             return name, False
         return self._found.get(key) or self._apart.get(key)
 
@@ -102,10 +93,10 @@ class StoredConstants:
             lambda name: _pieces(name, chosen[name]),
         )
 
-    def _key(self, name: str, tensor: ir.TensorProtocol) -> _Key:
+    def _key(self, name: str, tensor: ir.TensorProtocol) -> Constant:
         if id(tensor) not in self._keys:
             digest, shape = hash_of(_pieces(name, tensor)), tuple(tensor.shape.numpy())
-            self._keys[id(tensor)] = tensor, _Key(_TYPES[tensor.dtype], shape, digest)
+            self._keys[id(tensor)] = tensor, Constant(_TYPES[tensor.dtype], shape, digest)
         return self._keys[id(tensor)][1]
 
 
