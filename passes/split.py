@@ -212,14 +212,12 @@ class _Splitter:
     def _part(self, number: int, first: int, count: int) -> ir.Value:
         """Write the nodes that compute some rows of the gradient, as its accumulator would get them."""
         maker = self.gradient.maker
-        if maker.op_type == "ConvGrad":
-            d_y = self._slice(maker.inputs[0], 1, number, first, count)
-            weight = self._slice(maker.inputs[2], 0, number, first, count)
-            shape = [count, *_shape(maker.inputs[2])[1:]]
-            return self._copy(maker, number, [d_y, maker.inputs[1], weight], [None, shape])
-        if maker.op_type == "ConvWeightGradient":
-            d_y = self._slice(maker.inputs[0], 1, number, first, count)
-            return self._copy(maker, number, [d_y, maker.inputs[1]], [[count, *_shape(self.buffer)[1:]]])
+        if (maker.op_type, maker.domain) in _CONVOLUTIONS:
+            d_y, x, *weights = maker.inputs
+            read = [self._slice(d_y, 1, number, first, count), x]
+            read += [self._slice(weight, 0, number, first, count) for weight in weights]
+            left_out = [None] * _CONVOLUTIONS[maker.op_type, maker.domain]
+            return self._copy(maker, number, read, [*left_out, [count, *_shape(self.buffer)[1:]]])
         left, right = maker.inputs[:2]
         flipped = bool(maker.attributes.get_int("transB" if self.gradient.transposed else "transA", 0))
         if self.gradient.transposed:

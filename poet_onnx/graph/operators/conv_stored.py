@@ -20,6 +20,7 @@ from poet_onnx.graph.operators.rules import FLOAT
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, Work
 from poet_onnx.graph.operators.updates import flag
+from poet_onnx.graph.operators.windows import PIXELS, WINDOW
 
 BACKWARD = "ConvStoredBackward"
 """What the names of operators begin with that use gradients of filters up; the optimizer follows."""
@@ -29,13 +30,7 @@ PANEL_FILTERS = 128
 
 _COMPARED_BYTES, _COMPARED_PANELS = 4 << 20, 2
 _ELEMENT_BYTES = 4
-_WINDOWS = (
-    Attribute("kernel", "INTS", "Taps, rows first."),
-    Attribute("strides", "INTS", "From one window to the next."),
-    Attribute("dilations", "INTS", "From one tap to the next."),
-    Attribute("begins", "INTS", "Padding before the image."),
-    Attribute("pixels", "INTS", "Windows."),
-)
+_WINDOWS = (*WINDOW, PIXELS)
 
 
 def compared_filters(filters: int, depth: int, panel: int) -> int:

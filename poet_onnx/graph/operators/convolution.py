@@ -23,7 +23,7 @@ from poet_onnx.graph.operators.spec import (
     elements,
     family,
 )
-from poet_onnx.graph.operators.windows import window_pixels
+from poet_onnx.graph.operators.windows import PIXELS, WINDOW, window_pixels
 from poet_onnx.graph.training_graph import Tensor
 
 _SGEMM_FLOPS_PER_THREAD = 64 * 1024  # MLAS_SGEMM_THREAD_COMPLEXITY: multiply-adds that are worth a thread
@@ -32,12 +32,6 @@ _SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 _GROUP = 8  # kGroup in ops/kernels/vector_loops.h: floats that are summed apart
 _CACHE_LINE = 16  # floats
-_WINDOW = (
-    Attribute("kernel", "INTS", "Taps, rows first."),
-    Attribute("strides", "INTS", "From one window to the next."),
-    Attribute("dilations", "INTS", "From one tap to the next."),
-    Attribute("begins", "INTS", "Padding before the image."),
-)
 
 
 def _conv_grad_shape(context: ShapeContext) -> list[TensorType]:
@@ -50,15 +44,18 @@ def _conv_transpose_grad_shape(context: ShapeContext) -> list[TensorType]:
     return [data, weight, TensorType(weight.dtype, (weight.shape[1] * context.integer("group", 1),))]
 
 
-def _depthwise_shape(context: ShapeContext) -> list[TensorType]:
-    d_y = context.type(0)
-    return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in context.attributes["kernel"])))]
-
-
-def _weight_gradient_shape(context: ShapeContext) -> list[TensorType]:
+def _weight_gradient_shape(context: ShapeContext, groups: int) -> list[TensorType]:
     d_y, image = context.type(0), context.type(1)
-    depth = image.shape[1] // context.integer("group", 1)
-    return [TensorType(d_y.dtype, (d_y.shape[1], depth, *(int(size) for size in context.attributes["kernel"])))]
+    kernel = (int(size) for size in context.attributes["kernel"])
+    return [TensorType(d_y.dtype, (d_y.shape[1], image.shape[1] // groups, *kernel))]
+
+
+def _grouped_shape(context: ShapeContext) -> list[TensorType]:
+    return _weight_gradient_shape(context, context.integer("group", 1))
+
+
+def _depthwise_shape(context: ShapeContext) -> list[TensorType]:
+    return _weight_gradient_shape(context, context.type(1).shape[1])
 
 
 def _depthwise_data_shape(context: ShapeContext) -> list[TensorType]:
@@ -266,15 +263,15 @@ SPECS = [
     OpSpec(
         "ConvWeightGradient",
         POET_DOMAIN,
-        shape=_weight_gradient_shape,
+        shape=_grouped_shape,
         work=_weight_gradient_work,
         workspace=_weight_gradient_workspace,
         schema=Schema(
             "ConvWeightGradient(dY, X) -> dW: the filters' gradient of a convolution of images.",
             (("dW", "tensor(float)"),),
             (
-                *_WINDOW,
-                Attribute("pixels", "INTS", "Rows and columns of dY."),
+                *WINDOW,
+                PIXELS,
                 Attribute("group", "INT", "Groups of channels and filters."),
                 Attribute("columns", "INT", "Rows of a group's columns that are made at once."),
             ),
@@ -290,7 +287,7 @@ SPECS = [
             "DepthwiseWeightGradient(dY, X) -> dW: the weight's gradient of a convolution with filters for every "
             "channel.",
             (("dW", "tensor(float)"),),
-            _WINDOW,
+            WINDOW,
         ),
     ),
     OpSpec(
@@ -303,7 +300,7 @@ SPECS = [
             "DepthwiseDataGradient(dY, W) -> dX: the input's gradient of a convolution with one filter for every "
             "channel.",
             (("dX", "tensor(float)"),),
-            (Attribute("image", "INTS", "Rows and columns of dX."), *_WINDOW),
+            (Attribute("image", "INTS", "Rows and columns of dX."), *WINDOW),
         ),
     ),
     OpSpec("ConvInteger", workspace=_byte_columns),

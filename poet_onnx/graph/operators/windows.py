@@ -6,6 +6,18 @@ import math
 from collections.abc import Sequence
 
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
+from poet_onnx.graph.operators.spec import Attribute
+
+WINDOW = (
+    Attribute("kernel", "INTS", "Taps, rows first."),
+    Attribute("strides", "INTS", "From one window to the next."),
+    Attribute("dilations", "INTS", "From one tap to the next."),
+    Attribute("begins", "INTS", "Padding before the image."),
+)
+"""Attributes of a node of ours that say how its window slides."""
+
+PIXELS = Attribute("pixels", "INTS", "Windows.")
+"""Of one that is told how many places its window has, too, rows first."""
 
 
 def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
