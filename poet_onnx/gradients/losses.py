@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
+from poet_onnx.gradients.doubtful_scores import doubt_of
 from poet_onnx.gradients.loss_builder import LossBuilder, dims_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.quantities import is_number, is_whole
@@ -39,7 +40,7 @@ class Term:
 
     Attributes:
         kind: one of `LOSSES`; "output" is a number that the model computes itself.
-        output: the model's output that it is of; None for the first one.
+        output: the model's output that it is of, or another tensor that the model computes; None for the first one.
         factor: by which it is multiplied.
     """
 
@@ -148,16 +149,17 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
         InputError: there is no such output, or it is none that the loss can be of.
     """
     graph = model.graph
-    outputs = {value.name: value for value in graph.outputs}
-    if not outputs:
+    if not graph.outputs:
         raise InputError("The model has no outputs: export it again.")
+    made = {value.name: value for node in graph for value in node.outputs}
+    outputs = {value.name: value for value in graph.outputs}
     sources = []
     for term in loss.terms:
         name = term.output if term.output is not None else graph.outputs[0].name
-        if name not in outputs:
+        source = (made | outputs).get(name)
+        if source is None:
             listed = ", ".join(f"'{output}'" for output in outputs)
-            raise InputError(f"The model has no output '{name}': its outputs are {listed}.")
-        source = outputs[name]
+            raise InputError(f"The model has no output '{name}', and no other tensor: its outputs are {listed}.")
         if source.dtype not in REAL or source.shape is None:
             raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
         if 0 in source.shape:
@@ -166,12 +168,8 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
                 "classes of at least 1."
             )
         sources.append(source)
-        if term.kind == SECOND and _classes_come_last(source):
-            shape = dims_of(source)
-            warn(
-                f"Cross-entropy takes dimension 1 of '{name}' {shape} as the {shape[1]} classes, as torch does, but a "
-                f"linear layer made the last one: if that holds the {shape[-1]} classes, give the loss '{LAST}'."
-            )
+        if doubt := doubt_of(term.kind, source):
+            warn(doubt)
     builder = LossBuilder(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
     values = [LOSSES[term.kind](builder, source, loss) for term, source in zip(loss.terms, sources, strict=True)]
     if len(values) == 1 and loss.terms[0].factor == 1.0:
@@ -181,22 +179,6 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
         for term, value in zip(loss.terms, values, strict=True)
     ]
     return (scaled[0] if len(scaled) == 1 else builder.op("Sum", *scaled, name="total_loss")).name or ""
-
-
-def _classes_come_last(scores: ir.Value) -> bool:
-    """Return whether a matrix made the last dimension of scores that have more than two, as a language model's head."""
-    if len(dims_of(scores)) < 3:
-        return False
-    node = scores.producer()
-    while node is not None and node.op_type in ("Add", "Identity", "Cast", "Reshape"):
-        source = max((value for value in node.inputs if value is not None), key=lambda value: len(dims_of(value)))
-        if dims_of(source)[-1:] != dims_of(scores)[-1:]:
-            return False
-        node = source.producer()
-    if node is None or node.op_type not in ("MatMul", "Gemm"):
-        return False
-    matrix = node.inputs[1]
-    return matrix is not None and len(dims_of(matrix)) == 2
 
 
 def _cross_entropy(builder: LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:

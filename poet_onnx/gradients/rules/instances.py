@@ -1,4 +1,4 @@
-"""Gradients of normalizations of single instances and of vectors."""
+"""Gradients of normalizations of single instances, of vectors and of neighbouring channels."""
 
 from __future__ import annotations
 
@@ -56,3 +56,25 @@ def vector_normalization(builder: GradientBuilder) -> None:
     vanishes = builder.op("Equal", norm, zero)
     share = builder.op("Div", across, builder.op("Where", vanishes, one, norm))
     builder.send(0, builder.op("Where", vanishes, zero, share))
+
+
+@gradient_of("LRN")
+def local_response_normalization(builder: GradientBuilder) -> None:
+    """Differentiate x / s^beta, where s is bias + alpha times the mean square of `size` neighbouring channels."""
+    x, y, gradient = builder.input(0), builder.output(), builder.gradient()
+    given, shape = builder.attributes, builder.shape(x)
+    alpha, beta, size = given.get("alpha", 1e-4), given.get("beta", 0.75), given["size"]
+    before, after = (size - 1) // 2, size // 2
+
+    def mean(value: ir.Value, before: int, after: int) -> ir.Value:
+        columns = builder.reshape(value, (shape[0], 1, shape[1], math.prod(shape[2:])))
+        pads = [before, 0, after, 0]
+        means = builder.op("AveragePool", columns, kernel_shape=[size, 1], pads=pads, count_include_pad=1)
+        return builder.reshape(means, shape)
+
+    squares = builder.op("Mul", mean(builder.op("Mul", x, x), before, after), builder.number(alpha, x))
+    spread = builder.op("Add", squares, builder.number(given.get("bias", 1.0), x))
+    own = builder.op("Mul", gradient, builder.op("Pow", spread, builder.number(-beta, x)))
+    share = builder.op("Div", builder.op("Mul", gradient, y), spread)
+    others = builder.op("Mul", mean(share, after, before), builder.number(2 * alpha * beta, x))
+    builder.send(0, builder.op("Sub", own, builder.op("Mul", x, others)))

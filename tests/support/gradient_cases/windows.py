@@ -1,4 +1,4 @@
-"""Transposed convolutions, pooling, pixels of depth, and normalizations of instances and vectors."""
+"""Transposed convolutions, pooling, pixels of depth, and normalizations of instances, vectors and channels."""
 
 from __future__ import annotations
 
@@ -81,6 +81,16 @@ CASES = [
         "y = LpNormalization(x)",
         {"x": np.array([[3.0, 4.0], [0.0, 0.0]])},
         lambda x: torch.cat((functional.normalize(x[:1], 2, 1), 0 * x[1:])),
+    ),
+    *(
+        Case(
+            f"LRN of {size} channels",
+            f"y = LRN <size = {size}, alpha = 0.4, beta = {beta}, bias = {bias}> (x)",
+            {"x": (2, 6, 3, 4)},
+            lambda x, size=size, beta=beta, bias=bias: functional.local_response_norm(x, size, 0.4, beta, bias),
+            single="ONNX Runtime's kernel takes float alone",
+        )
+        for size, beta, bias in ((1, 0.5, 1.0), (3, 0.75, 2.0), (5, 0.75, 1.0))
     ),
     *(
         Case(
