@@ -1,6 +1,7 @@
 #include "kernels/quantized_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/vector_loops.h"
@@ -23,11 +24,11 @@ struct Block {
 POET_WIDE void read_halves(float* to, const unsigned char* codes, uint64_t count, Block block) {
   uint64_t i = 0;
   for (; i + kChunk <= count; i += kChunk, codes += kChunk / 2) {
-    int32_t chunk[kChunk];
-    for (uint64_t k = 0; k < kChunk / 2; ++k) {
-      chunk[2 * k] = codes[k] & 0x0F;
-      chunk[2 * k + 1] = codes[k] >> 4;
-    }
+    // Both codes of a byte, its lower half first, become bytes of their own: of 0xBA, 0x0A and 0x0B.
+    uint16_t pairs[kChunk / 2];
+    for (uint64_t k = 0; k < kChunk / 2; ++k) pairs[k] = static_cast<uint16_t>((codes[k] | codes[k] << 4) & 0x0F0F);
+    unsigned char chunk[kChunk];
+    std::memcpy(chunk, pairs, kChunk);
     for (uint64_t k = 0; k < kChunk; ++k)
       to[i + k] = static_cast<float>((chunk[k] ^ block.flip) - block.zero) * block.scale;
   }
