@@ -27,8 +27,9 @@ def doubt_of(kind: str, scores: ir.Value) -> str | None:
     if kind == "cross-entropy" and _classes_come_last(scores):
         shape = dims_of(scores)
         return (
-            f"Cross-entropy takes dimension 1 of '{scores.name}' {shape} as the {shape[1]} classes, as torch does, but a "
-            f"linear layer made the last one: if that holds the {shape[-1]} classes, give the loss 'cross-entropy-last'."
+            f"Cross-entropy takes dimension 1 of '{scores.name}' {shape} as the {shape[1]} classes, as torch does, but"
+            f" a linear layer made the last one: if that holds the {shape[-1]} classes, give the loss"
+            " 'cross-entropy-last'."
         )
     own, node = _OF_ITSELF.get(kind), _behind_shapes(scores).producer()
     if node is None or node.op_type != own:

@@ -151,21 +151,20 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
     graph = model.graph
     if not graph.outputs:
         raise InputError("The model has no outputs: export it again.")
-    made = {value.name: value for node in graph for value in node.outputs}
-    outputs = {value.name: value for value in graph.outputs}
+    computed = [value for node in graph for value in node.outputs]
+    tensors = {value.name: value for value in (*computed, *graph.outputs)}
     sources = []
     for term in loss.terms:
         name = term.output if term.output is not None else graph.outputs[0].name
-        source = (made | outputs).get(name)
+        source = tensors.get(name)
         if source is None:
-            listed = ", ".join(f"'{output}'" for output in outputs)
+            listed = ", ".join(f"'{output.name}'" for output in graph.outputs)
             raise InputError(f"The model has no output '{name}', and no other tensor: its outputs are {listed}.")
         if source.dtype not in REAL or source.shape is None:
-            raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
+            raise InputError(f"'{name}' holds no real numbers: a loss cannot be of it.")
         if 0 in source.shape:
             raise InputError(
-                f"The output '{name}' has shape {dims_of(source)}, no numbers: choose a batch and "
-                "classes of at least 1."
+                f"'{name}' has shape {dims_of(source)}, no numbers: choose a batch and classes of at least 1."
             )
         sources.append(source)
         if doubt := doubt_of(term.kind, source):

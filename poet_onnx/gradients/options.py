@@ -17,7 +17,8 @@ LOSSES = (
     "`cross-entropy` of scores [N, C, ...] or `cross-entropy-last` of scores [N, ..., C] with an input `labels` "
     "([which](command-line.md#where-the-classes-are)); `causal-lm` of scores [N, tokens, words], whose `labels` are "
     "the tokens themselves, shifted inside; `mse`, `l1` or `bce-logits` with an input `target`; each of the "
-    "first output or of OUTPUT, which any tensor may be that the model computes. `output:NAME` takes a loss that the model computes. A sum such as "
+    "first output or of OUTPUT, which any tensor may be that the model computes. `output:NAME` takes a loss that the "
+    "model computes. A sum such as "
     "`cross-entropy:scores+0.5*mse:depth` has the inputs `scores_labels` and `depth_target`."
 )
 
