@@ -79,8 +79,10 @@ def verify(
     context = click.get_current_context()
     if gradients:
         _check_gradient_usage(context, rewritten)
-        with terminal.ProgressLine(f"checking the gradients of {original}"):
-            checked = verify_gradients(original, directions=directions, dims=dims or None, threads=threads or 1)
+        with terminal.ProgressLine(f"checking the gradients of {original}") as progress:
+            checked = verify_gradients(
+                original, directions=directions, dims=dims or None, threads=threads or 1, progress=progress.say
+            )
         _show(checked, _gradient_lines(checked), as_json)
         context.exit(1 if checked.wrong else 0 if checked.passed else _UNDECIDED)
     if rewritten is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,7 @@ def verify_gradients(
     dims: Mapping[str, int] | None = None,
     threads: int = 1,
     seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> GradientReport:
     """Check every parameter's gradient of a training graph that nobody rewrote.
 
@@ -68,6 +69,7 @@ def verify_gradients(
         dims: sizes of named dimensions.
         threads: inside an operator of ONNX Runtime.
         seed: of the random numbers.
+        progress: is told which parameter's gradient is looked at.
 
     Raises:
         InputError: if it is no such graph, or a node of its forward part cannot be evaluated in double precision.
@@ -76,7 +78,10 @@ def verify_gradients(
     check_whole(directions, "number of directions", 1)
     check_whole(seed, "seed", 0)
     trial = _Trial(as_model(model), dims, threads, seed)
-    found = [trial.check(name, directions) for name in trial.gradients]
+    found: list[GradientCheck] = []
+    for number, name in enumerate(trial.gradients, 1):
+        progress(f"checking gradient {number} of {len(trial.gradients)}, of '{name}'")
+        found.append(trial.check(name, directions))
     checks = tuple(trial.located(each) if each.verdict == "wrong" else each for each in found)
     runtime = installed_runtime()
     return GradientReport(

@@ -131,8 +131,12 @@ def test_the_artifact_generators_gradients_are_right(model_path: Callable[..., P
 def test_our_gradients_are_right(name: str) -> None:
     forward, _, loss = export(name)
     training = poet_onnx.train_graph(forward, loss=OURS[loss]).training
-    report = poet_onnx.verify_gradients(training, directions=1)
+    told: list[str] = []
+    report = poet_onnx.verify_gradients(training, directions=1, progress=told.append)
     assert report.passed, (report.wrong, report.undecided)
+    names = [check.parameter for check in report.parameters]
+    count = len(names)
+    assert told == [f"checking gradient {number} of {count}, of '{name}'" for number, name in enumerate(names, 1)]
 
 
 @pytest.fixture(scope="module")
