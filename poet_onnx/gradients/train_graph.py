@@ -32,12 +32,12 @@ from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
+from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
 from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
-from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import infer
 from poet_onnx.options import taking
@@ -168,7 +168,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         warnings.append(sentence)
         warn_user(sentence)
 
-    _warn_of_bernoulli(forward.graph, warn)
+    warn_of_draws(forward.graph, warn)
     set_modes(forward.graph, options.frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:
@@ -260,16 +260,6 @@ def _is_of_constants(node: ir.Node) -> bool:
     given = [value for value in node.inputs if value is not None]
     are_constant = all(value.is_initializer() or ir.convenience.get_const_tensor(value) is not None for value in given)
     return node.op_type == "DequantizeLinear" and are_constant
-
-
-def _warn_of_bernoulli(graph: ir.Graph, warn: Callable[[str], None]) -> None:
-    """Warn of draws that come out the other way round: the body that ONNX gives the operator compares so."""
-    nodes = [node.name for node in graph if node.op_type == "Bernoulli" and node.domain in ONNX_DOMAINS]
-    if nodes:
-        warn(
-            f"'{nodes[0]}' (Bernoulli) is 1 with probability 1 - p, not p, in ONNX Runtime (1.19.2 and 1.31.1 alike):"
-            " compare uniform numbers with p instead, in torch as rand_like(p) < p."
-        )
 
 
 def _leading(

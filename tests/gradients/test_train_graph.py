@@ -317,18 +317,3 @@ def test_a_training_graph_is_not_differentiated_again(cli: Cli, forward: Path, t
     assert cli("train-graph", forward, "-o", tmp_path / "made", "--loss", "mse").code == 0
     again = cli("train-graph", tmp_path / "made" / "training_model.onnx", "-o", tmp_path / "again")
     assert (again.code, "computes gradients already" in again.err) == (2, True)
-
-
-def test_a_draw_that_the_runtime_inverts_is_warned_of() -> None:
-    """The mean of many draws shows that it does: the warning must go when a runtime has mended it."""
-    text = """g (float[1, 10000] x) => (float[1, 10000] y) {
-        kept = Bernoulli <seed = 1.0> (often)
-        y = Mul(kept, w)
-    }"""
-    often = np.full((1, 10000), 0.9, np.float32)
-    with pytest.warns(PoetWarning, match="1 with probability 1 - p"):
-        made = poet_onnx.train_graph(
-            parse(text, {"w": np.ones((1, 10000), np.float32), "often": often}), loss="l1", train="w"
-        )
-    loss, _ = step(made, target=np.zeros((1, 10000), np.float32), x=often)
-    assert loss == pytest.approx(0.1, abs=0.02)
