@@ -22,8 +22,8 @@ _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
 
 _READING_BYTES = 750_000
-"""Of a graph that is loaded and has a constant with pages of its own: buffers of files, and code that reads them. A net of
-two frozen weights of 4 MB took 1.3 MB more than those that `import_bytes` was measured of, and that has 1 MB to spare
+"""Of a graph that is loaded and has a constant with pages of its own: buffers of files, and code that reads them. A net
+of two frozen weights of 4 MB took 1.3 MB more than those that `import_bytes` was measured of, and that has 1 MB to spare
 (stock onnxruntime 1.31, Python 3.11)."""
 
 _BATCHES = 2
