@@ -23,8 +23,8 @@ _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 
 _READING_BYTES = 750_000
 """Of a graph that is loaded and has a constant with pages of its own: buffers of files, and code that reads them. A net
-of two frozen weights of 4 MB took 1.3 MB more than those that `import_bytes` was measured of, and that has 1 MB to spare
-(stock onnxruntime 1.31, Python 3.11)."""
+with two frozen weights of 4 MB took 1.3 MB more than those of which `import_bytes` was measured, and that has 1 MB to
+spare (stock onnxruntime 1.31, Python 3.11)."""
 
 _BATCHES = 2
 """Two batches are in memory: `for images, labels in batches` makes the next one while its names hold the last."""
