@@ -227,7 +227,7 @@ class ProcessProfile(_Sourced):
         import_bytes: at most while they are imported; None where that is less than a session takes.
         training_runtime_bytes, training_import_bytes: the same with onnxruntime-training; None if it does not run
             there.
-        training_loading_bytes_per_node: for each node of evaluation while onnxruntime-training loads both graphs.
+        training_loading_bytes_per_node: for each node while onnxruntime-training loads it, on top of its imports.
         module_bytes, module_import_bytes: what comes on top where `onnxruntime.training` is imported, which imports
             torch, and while it is.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.

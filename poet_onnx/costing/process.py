@@ -105,7 +105,8 @@ class ProcessCosts:
         stored_session_bytes: a session at least, whose graph reads from a store on disk.
         module_bytes, module_import_bytes: what comes on top in a process that trains with ONNX Runtime's own Module,
             and while that is imported.
-        loading_bytes_per_node: for each node of evaluation while both graphs are loaded, on top of `import_bytes`.
+        loading_bytes_per_node: for each node while it is loaded, on top of `import_bytes`, where that is more than a
+            session takes.
     """
 
     runtime_bytes: int = 0
@@ -177,25 +178,21 @@ class ProcessCosts:
         optimizer it is one for ONNX Runtime's own Module, whose imports take more than loading behind them.
         """
         runtime_bytes, import_bytes = self.runtime_bytes, self.import_bytes
-        loading_bytes = self.loading_bytes_per_node
         if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
             runtime_bytes += self.module_bytes
             import_bytes += self.module_import_bytes
-            loading_bytes = 0
         elif import_bytes:
             sizes = [tensor.size_bytes for tensor in _constants(graph)]
             import_bytes += sum(sizes) + (_READING_BYTES if max(sizes, default=0) >= _MAPPED_BYTES else 0)
-            import_bytes += len(graph.nodes) * self.session_bytes_per_node
-        costs = replace(
-            self, runtime_bytes=runtime_bytes, import_bytes=import_bytes, loading_bytes_per_node=loading_bytes
-        )
+            import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
+        costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes)
         if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
             costs = replace(costs, session_bytes=self.stored_session_bytes)
         compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
         if not compared_bytes or not self.runtime_bytes:
             return costs
-        comparing = costs.runtime_bytes + _COMPARING_BYTES + compared_bytes
-        return replace(costs, import_bytes=max(costs.import_bytes, comparing))
+        importing_bytes = costs.runtime_bytes + _COMPARING_BYTES + compared_bytes
+        return replace(costs, import_bytes=max(costs.import_bytes, importing_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +255,6 @@ class EvaluationMemory:
         session_bytes: of its session.
         region_bytes: what its step takes of the region that it shares with the training step.
         heap_bytes: the most that a node takes past the runtime's allocator.
-        loading_bytes: what comes on top of the training graph's `import_bytes` while both are loaded.
         exported_nodes: of the graph that is exported, where that is another one.
         exported_bytes: that exporting its constants takes.
     """
@@ -266,7 +262,6 @@ class EvaluationMemory:
     session_bytes: int
     region_bytes: int
     heap_bytes: int
-    loading_bytes: int
     exported_nodes: int = 0
     exported_bytes: int = 0
 
@@ -330,12 +325,7 @@ def process_memory(
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), importing_bytes(costs, evaluation))
-
-
-def importing_bytes(costs: ProcessCosts, evaluation: EvaluationMemory | None) -> int:
-    """Return what a process takes at most before it trains."""
-    return costs.import_bytes + (0 if evaluation is None else evaluation.loading_bytes)
+    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.import_bytes)
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
@@ -392,7 +382,7 @@ def evaluation_memory(
     if costs.session_bytes:
         session_bytes += _SINGLE_NODE_BYTES * sum(node.op_type in _SINGLE_NODES for node in graph.nodes)
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
-    return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph), nodes * costs.loading_bytes_per_node)
+    return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
 
 
 def _constants(graph: TrainingGraph) -> Iterator[Tensor]:

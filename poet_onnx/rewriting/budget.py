@@ -96,7 +96,7 @@ class RequestedBudget:
         """Return how much more than a RAM budget importing the runtime takes."""
         if self.bound_bytes is None or self.kind == "activation":
             return 0
-        return max(0, self.process.import_bytes - self.bound_bytes)
+        return max(0, self.process.costs.import_bytes - self.bound_bytes)
 
     def excess_bytes(self, memory: ProcessMemory) -> int:
         """Return by how much a process exceeds it; at most 0 where it keeps to it."""
@@ -152,7 +152,7 @@ class RequestedBudget:
         step_bytes = baseline.least_peak_bytes + aside_bytes
         if self.kind == "activation":
             return step_bytes
-        return max(self.process.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+        return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
     def terms(self, baseline: Baseline, works_bytes: int | None, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.
@@ -167,7 +167,7 @@ class RequestedBudget:
             fixed = self.process.fixed_bytes(baseline.graph)
             parts.append(f"{fixed:,} for the runtime, the session, parameters, what the optimizer keeps and the batch")
             if self._missing_import_bytes:
-                parts.append(f"{self.process.import_bytes:,} while the runtime is imported")
+                parts.append(f"{self.process.costs.import_bytes:,} while the runtime is imported")
         if baseline.aside_bytes:
             parts.append(f"{baseline.aside_bytes:,} set aside for what onnxruntime adds to its blocks on aarch64")
         estimated = estimated_workspace_nodes(baseline.graph, baseline.costs)

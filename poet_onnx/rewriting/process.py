@@ -14,7 +14,6 @@ from poet_onnx.costing.process import (
     ProcessCosts,
     ProcessMemory,
     evaluation_memory,
-    importing_bytes,
     process_memory,
 )
 from poet_onnx.costing.versions import Versions
@@ -71,11 +70,6 @@ class TrainingProcess:
     target: str
     evaluation: EvaluationMemory | None = None
 
-    @property
-    def import_bytes(self) -> int:
-        """Return what the process takes at most before it trains, whatever the plan."""
-        return importing_bytes(self.costs, self.evaluation)
-
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known, unpacked."""
         return self._of_nodes(graph, self._region_bytes(prediction.transient_peak_bytes))
@@ -118,7 +112,7 @@ class TrainingProcess:
             training_bytes = fixed_bytes + self._region_bytes(plan.prediction.transient_peak_bytes)
             training_bytes += (len(extra) + again) * costs.session_bytes_per_node
             training_bytes += costs.paging_bytes if plan.prediction.page_out_bytes else 0
-            return max(self.import_bytes, training_bytes)
+            return max(ordered.import_bytes, training_bytes)
 
         return peak_bytes
 
@@ -138,8 +132,14 @@ class TrainingProcess:
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], region: Region, training: TrainingGraph
     ) -> TrainingProcess:
         """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
-        nodes = 1 + len(loaded_nodes(layout))
-        memory = evaluation_memory(graph, training, self.costs, nodes=nodes, region_bytes=region.region_bytes)
+        loaded = loaded_nodes(layout)
+        memory = evaluation_memory(
+            graph,
+            training,
+            self.costs,
+            nodes=1 + len(loaded),
+            region_bytes=region.region_bytes,
+        )
         return replace(self, evaluation=memory)
 
     def exporting(self, nodes: int, constants_bytes: int) -> TrainingProcess:
