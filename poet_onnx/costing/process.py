@@ -21,11 +21,6 @@ from poet_onnx.graph.operators.stored import COLLECTS, PAGE_BYTES
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
 
-_READING_BYTES = 750_000
-"""Of a graph that is loaded and has a constant with pages of its own: buffers of files, and code that reads them. A net
-with two frozen weights of 4 MB took 1.3 MB more than those of which `import_bytes` was measured, and that has 1 MB to
-spare (stock onnxruntime 1.31, Python 3.11)."""
-
 _BATCHES = 2
 """Two batches are in memory: `for images, labels in batches` makes the next one while its names hold the last."""
 
@@ -182,8 +177,7 @@ class ProcessCosts:
             runtime_bytes += self.module_bytes
             import_bytes += self.module_import_bytes
         elif import_bytes:
-            sizes = [tensor.size_bytes for tensor in _constants(graph)]
-            import_bytes += sum(sizes) + (_READING_BYTES if max(sizes, default=0) >= _MAPPED_BYTES else 0)
+            import_bytes += sum(tensor.size_bytes for tensor in _constants(graph))
             import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
         costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes)
         if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
