@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
-from poet_onnx.gradients.loss_builder import dims_of
+from poet_onnx.gradients.forward.patterns import is_op
+from poet_onnx.gradients.loss_builder import CAUSAL, LAST, SECOND, dims_of
+from poet_onnx.passes.views import VIEWS
 
-_OF_ITSELF = {
-    "cross-entropy": "Softmax",
-    "cross-entropy-last": "Softmax",
-    "causal-lm": "Softmax",
-    "bce-logits": "Sigmoid",
-}
+_OF_ITSELF = {SECOND: "Softmax", LAST: "Softmax", CAUSAL: "Softmax", "bce-logits": "Sigmoid"}
 """What a loss computes of the scores itself."""
 
-_SAME_NUMBERS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast")
+_SAME_NUMBERS = (*VIEWS, "Cast")
 
 
 def doubt_of(kind: str, scores: ir.Value) -> str | None:
@@ -24,43 +23,29 @@ def doubt_of(kind: str, scores: ir.Value) -> str | None:
         kind: of the loss.
         scores: an output of a model whose shapes are known.
     """
-    if kind == "cross-entropy" and _classes_come_last(scores):
+    if kind == SECOND and _classes_come_last(scores):
         shape = dims_of(scores)
         return (
             f"Cross-entropy takes dimension 1 of '{scores.name}' {shape} as the {shape[1]} classes, as torch does, but"
-            f" a linear layer made the last one: if that holds the {shape[-1]} classes, give the loss"
-            " 'cross-entropy-last'."
+            f" a linear layer made the last one: if that holds the {shape[-1]} classes, give the loss '{LAST}'."
         )
-    own, node = _OF_ITSELF.get(kind), _behind_shapes(scores).producer()
-    if node is None or node.op_type != own:
+    own, node = _OF_ITSELF.get(kind), list(_back(scores))[-1].producer()
+    if own is None or node is None or not is_op(node, own):
         return None
-    source = node.inputs[0]
-    assert source is not None
-    while dims_of(source) != dims_of(scores) and _is_of_shape(source):
-        source = _read(source)
+    given = list(_back(node.inputs[0]))
+    source = next((value for value in given if dims_of(value) == dims_of(scores)), given[-1])
     return (
         f"'{scores.name}' comes from {own} '{node.name}', and {kind} takes what is before it: as in torch, {own} is "
         f"computed twice, which trains slowly. If that is not meant, give the loss '{kind}:{source.name}'."
     )
 
 
-def _behind_shapes(value: ir.Value) -> ir.Value:
-    while _is_of_shape(value):
-        value = _read(value)
-    return value
-
-
-def _is_of_shape(value: ir.Value) -> bool:
-    node = value.producer()
-    return node is not None and node.op_type in _SAME_NUMBERS
-
-
-def _read(value: ir.Value) -> ir.Value:
-    node = value.producer()
-    assert node is not None
-    source = node.inputs[0]
-    assert source is not None
-    return source
+def _back(value: ir.Value | None) -> Iterator[ir.Value]:
+    """Yield a value, and before it what has the same numbers in another shape or type."""
+    while value is not None:
+        yield value
+        node = value.producer()
+        value = node.inputs[0] if node is not None and is_op(node, *_SAME_NUMBERS) else None
 
 
 def _classes_come_last(scores: ir.Value) -> bool:

@@ -1,4 +1,4 @@
-"""Writes the nodes and inputs of a loss behind a forward graph."""
+"""Writes the nodes and inputs of a loss behind a forward graph; names of losses that more than one place asks for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import onnx_ir as ir
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.passes.node_builder import initializer
+
+SECOND, LAST = "cross-entropy", "cross-entropy-last"
+"""Cross-entropy of scores [N, C, ...], as ONNX and torch have it, and of [N, ..., C], as language models have them."""
+
+CAUSAL = "causal-lm"
+"""Cross-entropy of scores [N, tokens, C] with the tokens that follow: labels are the tokens themselves."""
 
 
 class LossBuilder:

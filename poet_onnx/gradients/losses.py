@@ -13,15 +13,9 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.doubtful_scores import doubt_of
-from poet_onnx.gradients.loss_builder import LossBuilder, dims_of
+from poet_onnx.gradients.loss_builder import CAUSAL, LAST, SECOND, LossBuilder, dims_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.quantities import is_number, is_whole
-
-SECOND, LAST = "cross-entropy", "cross-entropy-last"
-"""Cross-entropy of scores [N, C, ...], as ONNX and torch have it, and of [N, ..., C], as language models have them."""
-
-CAUSAL = "causal-lm"
-"""Cross-entropy of scores [N, tokens, C] with the tokens that follow: labels are the tokens themselves."""
 
 CAUSAL_IGNORED = -100
 """The label that does not count in it, where none is given: that of torch, and of language models' prompts."""

@@ -26,7 +26,8 @@ from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
-from poet_onnx.gradients.losses import CAUSAL, add_loss, parse_loss
+from poet_onnx.gradients.loss_builder import CAUSAL
+from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
@@ -168,13 +169,13 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         warnings.append(sentence)
         warn_user(sentence)
 
-    warn_of_draws(forward.graph, warn)
     set_modes(forward.graph, options.frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:
         quantize_frozen(forward, options.quantize, chosen.trained)
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
+    warn_of_draws(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
     parameters = _leading(forward, name, chosen, adapters, warn if train is not None else None)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import InputError
-from poet_onnx.gradients.losses import CAUSAL, CAUSAL_IGNORED, Loss
+from poet_onnx.gradients.loss_builder import CAUSAL
+from poet_onnx.gradients.losses import CAUSAL_IGNORED, Loss
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
