@@ -27,7 +27,7 @@ def _stands_for(node: ir.Node, inferred: Inferred) -> ir.Value | None:
     """Return the input that a node hands on unchanged, None if it does something."""
     if is_op(node, "Dropout"):
         mask_read = len(node.outputs) > 1 and bool(node.outputs[1].uses())
-        return node.inputs[0] if _drops_nothing(node) and not mask_read else None
+        return node.inputs[0] if (has_no_ratio(node) or is_for_inference(node)) and not mask_read else None
     if not is_op(node, *NEUTRAL) or len(node.inputs) != 2:
         return None
     pairs = ((0, 1), (1, 0)) if node.op_type in ("Add", "Mul") else ((0, 1),)
@@ -40,10 +40,15 @@ def _stands_for(node: ir.Node, inferred: Inferred) -> ir.Value | None:
     return None
 
 
-def _drops_nothing(node: ir.Node) -> bool:
-    """Return whether a dropout has the ratio 0 or was exported for inference."""
-    ratio, training = [*node.inputs[1:3], None, None][:2]
-    return is_number(ratio, 0.0) or training is None or is_number(training, 0.0)
+def is_for_inference(dropout: ir.Node) -> bool:
+    """Return whether a Dropout was exported for inference, and drops nothing whatever its ratio."""
+    training = dropout.inputs[2] if len(dropout.inputs) > 2 else None
+    return training is None or is_number(training, 0.0)
+
+
+def has_no_ratio(dropout: ir.Node) -> bool:
+    """Return whether a Dropout has the ratio 0."""
+    return len(dropout.inputs) > 1 and is_number(dropout.inputs[1], 0.0)
 
 
 def _shape(value: ir.Value, inferred: Inferred) -> tuple[int, ...]:
