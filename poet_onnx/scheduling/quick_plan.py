@@ -6,20 +6,23 @@ segments, and by segments with parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from poet_onnx.plan import Step
+import numpy as np
+
+from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, evict
-from poet_onnx.scheduling.liveness import Profile
+from poet_onnx.scheduling.liveness import Integers, Profile
 from poet_onnx.scheduling.segments import evict_in_parts, evict_in_segments
 from poet_onnx.scheduling.steps import SimulatedPlan, steps_of_eviction
-from poet_onnx.simulate import simulate
+from poet_onnx.simulate import replay, simulate
 from poet_onnx.transfers import overlap, spread_out
 
-MOST_CORRECTIONS = 6
-"""Times that the budget of a quick plan is lowered."""
+MOST_CORRECTIONS = 8
+"""Tries of a quick plan, each with room for what the ones before did not count."""
 
 
 def quick_plan(profile: Profile, limits: Limits) -> SimulatedPlan | None:
@@ -33,21 +36,35 @@ _Way = Callable[[Profile, Limits], Eviction | None]
 
 
 def _corrected(profile: Profile, limits: Limits, way: _Way) -> SimulatedPlan | None:
-    """Return what a way leads to, its budget lowered by what tokens and small copies need, which it does not count."""
+    """Return what a way leads to, with room for what it does not count: tokens, and what a chain of reruns holds.
+
+    The simulator tells where that exceeds the budget. There, and only there, the next try has as much less.
+    """
     problem, budget = profile.liveness.problem, limits.transient_bytes
-    target = budget
+    uncounted = np.zeros_like(profile.levels)
     for _ in range(MOST_CORRECTIONS):
-        eviction = way(profile, limits.within(target))
+        eviction = way(replace(profile, levels=profile.levels + uncounted), limits)
         if eviction is None:
             return None
         eviction.improve()
         steps = steps_of_eviction(eviction)
-        peak_bytes = simulate(problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
-        if peak_bytes <= budget:
+        needed = _bytes_at_places(problem, steps, len(profile.order))
+        exceeds = needed > budget
+        if not exceeds.any():
             return _placed(problem, limits, steps)
-        uncounted = peak_bytes - (target + int(eviction.excess.max(initial=-target)))
-        target = min(target - (peak_bytes - budget), budget - uncounted)
+        counted = eviction.excess + budget - uncounted
+        uncounted[exceeds] = np.maximum(uncounted, needed - counted)[exceeds]
     return None
+
+
+def _bytes_at_places(problem: ScheduleProblem, steps: Sequence[Step], count: int) -> Integers:
+    """Return the most bytes while each of so many nodes, or what comes back right before it, runs."""
+    step_bytes = replay(problem, steps).step_bytes
+    runs_first = [step.action is Action.COMPUTE and not step.copy for step in steps]
+    place = np.minimum(np.cumsum(runs_first) - runs_first, count - 1)
+    needed = np.zeros(count, dtype=np.int64)
+    np.maximum.at(needed, place, step_bytes)
+    return needed
 
 
 def _placed(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> SimulatedPlan:
