@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-_TABLES = ("_parameters", "_buffers", "_modules")
-
 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """Restore all attributes of a module and its children at the end, and the values of their buffers.
+    """Restore all attributes of a module and its children at the end, their hooks, and the values of their buffers.
 
-    A forward pass in training mode moves running statistics, draws random numbers, and may count or cache. Parameters
-    are taken to keep their values; what a list or a dictionary of the user's holds is not looked at.
+    A forward pass in training mode moves running statistics, draws random numbers, and may count or cache, and one of
+    transformers registers hooks. Parameters are taken to keep their values; what a list or a dictionary of the user's
+    holds is not looked at.
     """
     import torch
 
+    own = [name for name, value in torch.nn.Module().__dict__.items() if isinstance(value, dict)]
     modules = list(module.modules())
     attributes = [dict(each.__dict__) for each in modules]
-    tables = [{name: dict(each.__dict__[name]) for name in _TABLES} for each in modules]
+    tables = [{name: dict(each.__dict__[name]) for name in own if name in each.__dict__} for each in modules]
     tensors = {
         id(value): value
         for each, held in zip(attributes, tables, strict=True)
