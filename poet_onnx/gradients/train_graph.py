@@ -25,6 +25,7 @@ from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
+from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
@@ -175,6 +176,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         quantize_frozen(forward, options.quantize, chosen.trained)
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
+    masks_as_dropout(forward)
     warn_of_draws(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.gradients.forward.random_masks import UNIFORM, filled
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 _PLACE = 0.37
 """What stands for drawn numbers lies this share of the width above the lowest, or of the scale above the mean."""
 
-_UNIFORM, _NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
+_NORMAL = ("RandomNormal", "RandomNormalLike")
 
 
 def calm_graph(model: ir.Model) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def calm_graph(model: ir.Model) -> tuple[str, ...]:
             if len(node.inputs) > 2 and node.inputs[2] is not None:  # others are for inference
                 found[node.op_type] = None
                 _replace(model.graph, node, ir.Node("", "Identity", node.inputs[:1], name=node.name))
-        elif node.op_type in (*_UNIFORM, *_NORMAL):
+        elif node.op_type in (*UNIFORM, *_NORMAL):
             found[node.op_type] = None
             _replace(model.graph, node, *_fixed(node))
     return tuple(found)
@@ -40,20 +40,9 @@ def calm_graph(model: ir.Model) -> tuple[str, ...]:
 
 def _fixed(node: ir.Node) -> list[ir.Node]:
     """Return nodes that make a tensor of one number in place of a random one."""
-    first, second = ("low", "high") if node.op_type in _UNIFORM else ("mean", "scale")
+    first, second = ("low", "high") if node.op_type in UNIFORM else ("mean", "scale")
     low, width = (node.attributes.get_float(first, 0.0), node.attributes.get_float(second, 1.0))
-    number = low + _PLACE * ((width - low) if node.op_type in _UNIFORM else width)
-    dtype = node.attributes.get_int("dtype", 0)
-    like = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    kind = ir.DataType(dtype) if dtype else like or ir.DataType.FLOAT
-    filled = ir.AttrTensor("value", ir.tensor(np.array([number], kind.numpy())))
-    if node.op_type.endswith("Like"):
-        shape = ir.Node("", "Shape", node.inputs[:1], name=f"{node.name}/shape")
-    else:
-        sizes = ir.tensor(np.array(node.attributes.get_ints("shape"), np.int64))
-        shape = ir.Node("", "Constant", [], [ir.AttrTensor("value", sizes)], name=f"{node.name}/shape")
-    shape.outputs[0].name = f"{node.name}/shape"
-    return [shape, ir.Node("", "ConstantOfShape", [shape.outputs[0]], [filled], name=node.name)]
+    return filled(node, low + _PLACE * ((width - low) if node.op_type in UNIFORM else width))
 
 
 def _replace(graph: ir.Graph, node: ir.Node, *new: ir.Node) -> None:
@@ -102,6 +91,7 @@ def _known() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
         **dict.fromkeys((torch.rand, torch.rand_like, torch.randn, torch.randn_like), _filled),
         tensor.uniform_: _uniform,
         tensor.normal_: _normal,
+        tensor.bernoulli_: _bernoulli,
     }
 
 
@@ -137,6 +127,11 @@ def _uniform(_: Any, args: Any, kwargs: Any) -> Any:
 
 def _normal(_: Any, args: Any, kwargs: Any) -> Any:
     return _moved(*_two(args, kwargs, ("mean", 0.0), ("std", 1.0)), width=False)
+
+
+def _bernoulli(_: Any, args: Any, kwargs: Any) -> Any:
+    tensor, *rest = args
+    return tensor.copy_(tensor.new_tensor(rest[0] if rest else kwargs.get("p", 0.5)) > _PLACE)
 
 
 def _two(args: Any, kwargs: Any, first: tuple[str, float], second: tuple[str, float]) -> tuple[Any, float, float]:

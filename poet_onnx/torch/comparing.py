@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, PoetError
-from poet_onnx.torch.judging import Judgement
+from poet_onnx.torch.judging import Judgement, judge, noise_of
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.optimizers import TorchUpdates
 from poet_onnx.torch.points import Point
@@ -119,6 +119,8 @@ class Comparison:
             return
         self._feed = feed
         start = {name: trained.values[name].copy() for name in self._names}
+        if trained.evaluates:
+            self._compare_evaluation(trained, start)
         updates = self._updates(trained, start)
         judged: dict[str, list[Judgement]] = {}
         for number in range(_MOST_POINTS):
@@ -257,6 +259,29 @@ class Comparison:
             self.found.loss = ours.loss, judgement.single
         if judgement.verdict == "wrong":
             self.found.problems.setdefault("loss", f"The loss is {judgement}.")
+
+    def _compare_evaluation(self, trained: Trained, start: Mapping[str, Array]) -> None:
+        """Compare the losses of evaluation: what a module computes in eval mode only was not exported."""
+        given = {self._names[name][0]: self.turned(name, each) for name, each in start.items()}
+        try:
+            losses = [
+                np.array(each.evaluated_loss(given, self._batch)) for each in (self._single, self._double) if each
+            ]
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError) as error:
+            self.found.left_out.append(
+                f"{self._name} does not run in eval mode ({type(error).__name__}: {_line(error)}): its evaluation was"
+                " not compared."
+            )
+            return
+        single, exact = losses[0], losses[-1]
+        ours = np.array(trained.evaluated_loss(self._feed(self._batch)))
+        judgement = judge(ours, single, exact, noise=noise_of(single, exact), floor=0.0)
+        if judgement.verdict == "wrong":
+            self.found.differences["evaluation"] = (
+                f"{self._name} computes something else in eval mode, which was not exported: there the loss of the"
+                f" batch is {judgement.single:.6g} in torch and {judgement.ours:.6g} in the evaluation graph. It trains"
+                " as in torch, but `session.eval()` and exported models compute what it does in training."
+            )
 
     def _compare_gradients(self, point: Point, ours: TrainedStep, judged: dict[str, list[Judgement]]) -> None:
         made = {self._names[name][0]: (name, each) for name, each in ours.gradients.items() if name in self._names}

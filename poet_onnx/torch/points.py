@@ -39,7 +39,8 @@ class Point:
             batch: by the names of the example inputs.
         """
         self._reference, self._values, self._batch = single, values, batch
-        self._before = single.buffers() | {name: each for name, each in values.items() if name in single.buffers()}
+        before = single.buffers()
+        self._before = before | {name: each for name, each in values.items() if name in before}
         self.single = single.step(values, batch)
         self.double = None if double is None else double.step(values, batch)
         self._exact = self.single if self.double is None else self.double
@@ -51,13 +52,20 @@ class Point:
     def of_gradient(self, name: str, ours: Array, resolution: float) -> Judgement:
         """Judge a gradient, which is told as finely as a resolution says; where torch has none, it must be zero."""
         nothing = np.zeros_like(ours)
-        floor = _FLOOR * largest_of(self._exact.gradients) + resolution
+        floor = _FLOOR * self._largest_gradient + resolution
         return self._judged(ours, lambda step: step.gradients.get(name, nothing), floor)
+
+    @cached_property
+    def _largest_gradient(self) -> float:
+        return largest_of(self._exact.gradients)
+
+    @cached_property
+    def _largest_buffer(self) -> float:
+        return largest_of({name: each for name, each in self._exact.buffers.items() if each.dtype.kind == "f"})
 
     def of_buffer(self, name: str, ours: Array) -> Judgement:
         """Judge what a buffer is after the step."""
-        floats = {key: each for key, each in self._exact.buffers.items() if each.dtype.kind == "f"}
-        floor = _FLOOR * largest_of(floats)
+        floor = _FLOOR * self._largest_buffer
         return self._judged(ours.astype(np.float64), lambda step: step.buffers[name].astype(np.float64), floor)
 
     def moved(self, name: str) -> bool:

@@ -142,6 +142,16 @@ class Reference:
             found = {name: _array(each) for name, each in grads.items() if each is not None}
             return Step(float(loss.detach()), found, buffers, draws, custom)
 
+    def evaluated_loss(self, values: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
+        """Return the loss of a batch with the whole module in eval mode, which stays as it was."""
+        import torch
+
+        with untouched(self._module), torch.no_grad(), self._precision(), calm_torch():
+            self._take(values)
+            self._module.eval()
+            outputs = self._outputs(tuple(self._tensor(batch[name]) for name in self._call.inputs))
+            return float(self._objective(dict(zip(self._call.outputs, outputs, strict=True))))
+
     def _outputs(self, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
         """Return what the module computes of its inputs, with what adapters add to its weights."""
         import torch

@@ -64,6 +64,7 @@ class Trained:
         rules: by parameter, these settings with the weight decay of its group, and its factor of the learning rate.
         names: of what is trained, adapters included.
         adapters: low-rank adapters that it has; None if it has none.
+        evaluates: whether it has an evaluation graph.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Trained:
         groups: Sequence[ParameterGroup] = (),
         adapters: Adapters | None = None,
         page_dir: str | None = None,
+        evaluation: AnyModel | None = None,
     ) -> None:
         """Load a training graph.
 
@@ -89,6 +91,7 @@ class Trained:
             groups: of parameters, where the model does not tell.
             adapters: that it has, where its metadata do not tell.
             page_dir: as for a session.
+            evaluation: the graph that evaluates; None to look at none.
 
         Raises:
             InputError: if the runtime that is installed cannot run it.
@@ -108,7 +111,9 @@ class Trained:
             groups=groups,
             keep_gradients=described is None,
             page_dir=page_dir,
+            eval_model=evaluation,
         )
+        self.evaluates = evaluation is not None
         self.adapters = adapters or Adapters.of_metadata(metadata)
         self.names = tuple(self._session.trained)
         by_group = settings_by_group(self.optimizer, groups)
@@ -130,6 +135,14 @@ class Trained:
     def inputs(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """Name and shape of what a batch fills."""
         return tuple((wanted.name, wanted.shape) for wanted in self._session.data_inputs)
+
+    def evaluated_loss(self, batch: Mapping[str, Array]) -> float:
+        """Return the loss of a batch in the evaluation graph, with the parameters of now."""
+        self._session.eval()
+        try:
+            return self._session.step(batch)
+        finally:
+            self._session.train()
 
     def step(self, values: Mapping[str, Array], batch: Mapping[str, Array]) -> TrainedStep:
         """Train on a batch from given values of the parameters."""

@@ -17,6 +17,7 @@ from poet_onnx.description.groups import ParameterGroup
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.gradients.class_weights import ClassWeights
+from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.losses import Loss, parse_loss
 from poet_onnx.gradients.train_graph import train_graph
 from poet_onnx.graph.loading import as_model
@@ -175,9 +176,15 @@ def check_export(
         asked = replace(asked, dropout=0.0)
     if taken_out:
         comparison.found.left_out.append(f"Random numbers ({', '.join(taken_out)}) were taken out on both sides.")
+    masked = forward.clone()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PoetWarning)  # `rewrite` says the same
-        made = train_graph(calm, frozen_batch_norm=frozen_batch_norm(forward), **{**gradients, "lora": asked})
+        gradients = {**gradients, "lora": asked, "frozen_batch_norm": frozen_batch_norm(forward)}
+        made = train_graph(calm, **gradients)
+        evaluation = made.evaluation
+        if masks_as_dropout(masked):  # evaluation has no draws, where training has fixed ones
+            calm_graph(masked)
+            evaluation = train_graph(masked, **gradients).evaluation
     try:
         runtime = installed_runtime()
         _check_draws(comparison, module)
@@ -187,7 +194,14 @@ def check_export(
         def make(gradient_scale: float, parameter_scale: float) -> Trained:
             scales = (gradient_scale, parameter_scale)
             return Trained(
-                training, {}, made.values, kind=optimizer, groups=groups, adapters=made.adapters, scales=scales
+                training,
+                {},
+                made.values,
+                kind=optimizer,
+                groups=groups,
+                adapters=made.adapters,
+                scales=scales,
+                evaluation=evaluation,
             )
 
         comparison.run(make)
@@ -207,6 +221,8 @@ def check_export(
             f"What {type(module).__name__} computes in torch would not train: {' '.join(report.problems[:_SHOWN])}"
             f"{f' There are {more} more.' if more > 0 else ''}{hint} Give check=False to export it all the same."
         )
+    if "evaluation" in comparison.found.differences:
+        warnings.warn(comparison.found.differences["evaluation"], PoetWarning, stacklevel=3)
     return report
 
 
