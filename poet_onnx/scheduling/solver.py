@@ -299,7 +299,12 @@ class LeastBudget:
 class _Worker(_Listener):
     """Stops SCIP after some work, the same on every machine."""
 
-    events = (PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED, PY_SCIP_EVENTTYPE.BESTSOLFOUND)
+    events = (
+        PY_SCIP_EVENTTYPE.NODESOLVED,
+        PY_SCIP_EVENTTYPE.LPSOLVED,  # of a node, behind all of its cuts
+        PY_SCIP_EVENTTYPE.ROWADDEDSEPA,
+        PY_SCIP_EVENTTYPE.BESTSOLFOUND,
+    )
 
     def eventexec(self, event: Event) -> None:
         """Look at the iterations of the simplex; SCIP counts them once it has begun to search."""

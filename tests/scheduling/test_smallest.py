@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from random_graphs import enlarged, random_dag
 from real_problems import real_problem
 
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import memory_aware_order, smallest, smallest_budget
+from poet_onnx.scheduling import memory_aware_order, smallest, smallest_budget, solver
 from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.steps import ordered_steps
 from poet_onnx.scheduling.sweeps import fewest_restores, lowest
@@ -43,6 +45,22 @@ def test_with_paging_the_budget_is_what_a_node_needs_after_a_handful_of_replays(
     assert found.node_bytes == found.bound_bytes <= found.budget_bytes <= (1 + smallest.PRECISION) * found.node_bytes
     assert str(found.covers).startswith("all plans")
     assert len(replays) <= 3
+
+
+def test_the_solver_stops_between_cuts_too(model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cuts of one node of ResNet-50 took 24 minutes."""
+    iterations = []
+
+    def counted(scip: Any) -> bool:
+        is_interrupted = optimize(scip)
+        iterations.append(scip.getNLPIterations())
+        return is_interrupted
+
+    optimize = solver.optimize
+    monkeypatch.setattr(solver, "optimize", counted)
+    problem = replace(real_problem(model_path("gpt"), "a72"), paging=False)
+    smallest_budget(problem)
+    assert 0 < max(iterations) <= 2 * solver.MOST_BUDGET_ITERATIONS
 
 
 @pytest.mark.parametrize("seed", range(4))
