@@ -225,6 +225,7 @@ class ProcessProfile(_Sourced):
         runtime_bytes: Python, numpy and the stock onnxruntime, imported, without pages of code; with the Python that
             takes the most, as `session_bytes`.
         import_bytes: at most while they are imported; None where that is less than a session takes.
+        loading_bytes_per_node: for each node while the stock onnxruntime loads it, on top of its imports.
         training_runtime_bytes, training_import_bytes: the same with onnxruntime-training; None if it does not run
             there.
         training_loading_bytes_per_node: for each node while onnxruntime-training loads it, on top of its imports.
@@ -239,6 +240,7 @@ class ProcessProfile(_Sourced):
 
     runtime_bytes: _ProcessBytes
     import_bytes: _ProcessBytes | None = None
+    loading_bytes_per_node: _ProcessBytes | None = None
     training_runtime_bytes: _ProcessBytes | None = None
     training_import_bytes: _ProcessBytes | None = None
     training_loading_bytes_per_node: _ProcessBytes | None = None

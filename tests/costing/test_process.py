@@ -99,7 +99,9 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
     measured = MeasuredCosts.model_construct(process=ProcessMeasurement(**process))
     known = ProcessCosts.of(device, None, "stock")
     assert ProcessCosts.of(device, measured, "stock") == ProcessCosts(
-        **process, stored_session_bytes=known.session_bytes
+        **process,
+        loading_bytes_per_node=known.loading_bytes_per_node,
+        stored_session_bytes=known.session_bytes,
     )
     assert (
         ProcessCosts.of(device, None, "stock").runtime_bytes < ProcessCosts.of(device, None, "training").runtime_bytes
