@@ -313,11 +313,10 @@ class Comparison:
                 )
                 continue
             if name not in made:
-                before, after = point.example_of(name)
                 self.found.problems.setdefault(
                     name,
-                    f"The buffer '{name}' goes from {before:.6g} to {after:.6g} in a step of torch, and stands still in"
-                    f" the training graph{_still_in_eval_mode(name)}.",
+                    f"The buffer '{name}' {point.change_of(name)}, and stands still in the training graph"
+                    f"{_still_in_eval_mode(name)}.",
                 )
                 continue
             judgement = point.of_buffer(name, made[name])

@@ -72,16 +72,16 @@ class Point:
         """Return whether torch's step changed a buffer."""
         return not np.array_equal(self._before[name], self.single.buffers[name], equal_nan=True)
 
-    def example_of(self, name: str) -> tuple[float, float]:
-        """Return a number of a buffer before and after torch's step, that which moved the farthest."""
+    def change_of(self, name: str) -> str:
+        """Return how torch's step changed a buffer: the number that moved the farthest, or how many there are."""
         before, after = (
             self._before[name].astype(np.float64).ravel(),
             self.single.buffers[name].astype(np.float64).ravel(),
         )
         if before.shape != after.shape:
-            return float(before.size), float(after.size)
+            return f"goes from {before.size} to {after.size} numbers in a step of torch"
         place = int(np.abs(after - before).argmax())
-        return float(before[place]), float(after[place])
+        return f"goes from {before[place]:.6g} to {after[place]:.6g} in a step of torch"
 
     def is_biased_variance(self, name: str, ours: Array) -> bool:
         """Return whether a running variance is torch's but for the division by n, in place of n - 1."""

@@ -164,11 +164,27 @@ class Lost:
     marked: bool = False
 
 
+class Sized(nn.Module):
+    """Makes a buffer for the size of its first batch, as timm's ConViT does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("places", torch.zeros(1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        if len(self.places) != len(x):
+            self.places = torch.arange(float(len(x))).unsqueeze(1)
+        return self.layer(x) + self.places  # type: ignore[no-any-return]
+
+
 LOST = {
     "detach": Lost(lambda: Two(quantized), r"gradient of 'first\.|'first\.", marked=True),
     "no_grad": Lost(Teacher, r"'teacher\.\w+' has no gradient in torch", loss="output:output", marked=True),
     "backward of its own": Lost(lambda: Two(Reverse.apply), r"'first\..*Reverse \(autograd\.Function\)"),
     "buffer": Lost(Average, r"buffer 'mean' goes from 0 to .* stands still"),
+    "size of a buffer": Lost(Sized, "'places' goes from 1 to 6 numbers in a step of torch"),
     "momentum": Lost(lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)), "running"),
     "count of calls": Lost(Counted, "The loss is"),
     "hook": Lost(lambda: Two(halved), r"gradient of 'first\."),
