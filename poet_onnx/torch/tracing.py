@@ -22,6 +22,7 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.naming import rename_outputs, restore_state
+from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.untouched import untouched
 
@@ -66,6 +67,7 @@ def trace(
             raise _refusal(module, exporter, error) from error
     mark_stops(model)
     keep_log_sigmoids(model)
+    drop_idle_squeezes(model)
     restore_state(model, module)
     rename_outputs(model, call.outputs)
     for node in model.graph:
