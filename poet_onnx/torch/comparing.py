@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, PoetError
-from poet_onnx.torch.judging import Judgement, judge, noise_of
+from poet_onnx.torch.judging import Judgement, judge, noise_of, rounding_of_mean
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.optimizers import TorchUpdates
 from poet_onnx.torch.points import Point
@@ -253,8 +253,13 @@ class Comparison:
         """Return a tensor of the graph as the module has it."""
         return array.T if self._names[name][1] else array
 
+    @property
+    def _summed(self) -> int:
+        """Return of how many numbers the loss is the mean at most."""
+        return max((each.size for each in self._single.targets()), default=1)
+
     def _compare_loss(self, point: Point, ours: TrainedStep) -> None:
-        judgement = point.of_loss(ours.loss)
+        judgement = point.of_loss(ours.loss, self._summed)
         if np.isnan(self.found.loss[0]):
             self.found.loss = ours.loss, judgement.single
         if judgement.verdict == "wrong":
@@ -275,7 +280,8 @@ class Comparison:
             return
         single, exact = losses[0], losses[-1]
         ours = np.array(trained.evaluated_loss(self._feed(self._batch)))
-        judgement = judge(ours, single, exact, noise=noise_of(single, exact), floor=0.0)
+        floor = rounding_of_mean(float(single), self._summed)
+        judgement = judge(ours, single, exact, noise=noise_of(single, exact), floor=floor)
         if judgement.verdict == "wrong":
             self.found.differences["evaluation"] = (
                 f"{self._name} computes something else in eval mode, which was not exported: there the loss of the"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.torch.judging import Judgement, judge, largest_of, noise_of
+from poet_onnx.torch.judging import Judgement, judge, largest_of, noise_of, rounding_of_mean
 from poet_onnx.torch.reference import Reference, Step
 
 Array = npt.NDArray[Any]
@@ -45,9 +45,10 @@ class Point:
         self.double = None if double is None else double.step(values, batch)
         self._exact = self.single if self.double is None else self.double
 
-    def of_loss(self, ours: float) -> Judgement:
-        """Judge a loss."""
-        return self._judged(np.array(ours), lambda step: np.array(step.loss), 0.0)
+    def of_loss(self, ours: float, count: int) -> Judgement:
+        """Judge a loss, the mean of so many numbers."""
+        floor = rounding_of_mean(self.single.loss, count)
+        return self._judged(np.array(ours), lambda step: np.array(step.loss), floor)
 
     def of_gradient(self, name: str, ours: Array, resolution: float) -> Judgement:
         """Judge a gradient, which is told as finely as a resolution says; where torch has none, it must be zero."""
