@@ -1,9 +1,10 @@
-"""Gradients of windows beyond the usual: transposed convolutions, norms, global maxima, and pixels of depth."""
+"""Gradients of windows beyond the usual: transposed convolutions, folds, norms, global maxima, and pixels of depth."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
@@ -39,6 +40,25 @@ def transposed_convolution(builder: GradientBuilder) -> None:
         builder.send(1, results[1])
     if builder.wants(2):
         builder.send(2, builder.reduce_sum(gradient, [0, *range(2, spatial + 2)], keep=False))
+
+
+@gradient_of("Col2Im")
+def fold(builder: GradientBuilder) -> None:
+    """Unfold the gradient: a convolution of each channel with filters that pick one pixel of the block each."""
+    x, image, block = builder.input(0), builder.integers(1), builder.integers(2)
+    count, pixels = len(block), math.prod(block)
+    images, rows, _ = builder.shape(x)
+    filters = np.eye(pixels, dtype=builder.type(x).dtype.numpy()).reshape(pixels, 1, *block)
+    columns = builder.op(
+        "Conv",
+        builder.reshape(builder.gradient(), (images * rows // pixels, 1, *image)),
+        builder.constant(filters),
+        kernel_shape=list(block),
+        strides=list(builder.attributes.get("strides") or [1] * count),
+        dilations=list(builder.attributes.get("dilations") or [1] * count),
+        pads=list(builder.attributes.get("pads") or [0] * (2 * count)),
+    )
+    builder.send(0, builder.reshape(columns, builder.shape(x)))
 
 
 @gradient_of("GlobalMaxPool")

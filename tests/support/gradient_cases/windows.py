@@ -1,4 +1,4 @@
-"""Transposed convolutions, pooling, pixels of depth, and normalizations of instances, vectors and channels."""
+"""Transposed convolutions, folds, pooling, pixels of depth, and normalizations of instances, vectors and channels."""
 
 from __future__ import annotations
 
@@ -91,6 +91,28 @@ CASES = [
             single="ONNX Runtime's kernel takes float alone",
         )
         for size, beta, bias in ((1, 0.5, 1.0), (3, 0.75, 2.0), (5, 0.75, 1.0))
+    ),
+    *(
+        Case(
+            f"Col2Im {name}",
+            f"y = Col2Im <{attributes}> (x, image, block)",
+            {"x": (2, 3 * block[0] * block[1], columns)},
+            lambda x, _, block, options=options: functional.fold(x, (5, 6), tuple(block.tolist()), **options),
+            {"image": np.array([5, 6]), "block": np.array(block)},
+            single="ONNX Runtime's kernel takes float alone",
+            opset=18,
+        )
+        for name, attributes, block, columns, options in (
+            ("plain", "pads = [0, 0, 0, 0]", (2, 2), 20, {}),
+            (
+                "with strides and padding",
+                "strides = [2, 1], pads = [1, 1, 1, 1]",
+                (3, 2),
+                21,
+                {"stride": (2, 1), "padding": 1},
+            ),
+            ("with dilations", "dilations = [2, 1]", (2, 3), 12, {"dilation": (2, 1)}),
+        )
     ),
     *(
         Case(
