@@ -102,7 +102,7 @@ def answer_of(
         stored: what lives in a store; None without one.
         measured_graph: what costs were measured of, if that is not the first variant.
         gives_way: do not look for the smallest budget where this one leaves the step no room, or with a store has none
-            for its first variant, or where no plan is found: there is another way.
+            for its first variant, or no plan is found: there is another way.
         in_order: if it gives way, do so as well where the first variant does not fit in its order.
 
     Raises:
@@ -220,7 +220,7 @@ def _best_answer(
         assert asked is not None
         # With its own order, what evaluating takes does not depend on the budget either.
         asked = asked if own is None else asked.evaluating(own)
-        best = _thriftiest_answer(asked, failures, searches=not gives_way)
+        best = _thriftiest_answer(asked, failures, searches=not (gives_way and stored is not None))
     return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
 
 

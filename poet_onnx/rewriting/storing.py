@@ -17,6 +17,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
+from poet_onnx.rewriting.asked import NoRoomError
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
@@ -94,12 +95,14 @@ class _Ways:
         begin = time.monotonic()
         try:
             found = self.resident(gives_way=True)
-        except (InfeasibleError, LimitReachedError):
+        except (InfeasibleError, LimitReachedError) as error:
             begin = time.monotonic()
             end = begin + self.request.options.time_limit_seconds
             try:
                 found = self.stored()
             except _NothingToStoreError:
+                if not isinstance(error, NoRoomError):
+                    raise error from None
                 return self.resident()
         seconds = max(_LEVEL_SECONDS, 2 * (time.monotonic() - begin))
         is_dear = found.asked.ordered.energy_joules < _worth_joules(found) and could_save(found, end)
