@@ -145,10 +145,10 @@ class ProcessCosts:
             return cls()
         saved = (versions or Versions()).saved
         runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
-        loading = {"loading_bytes_per_node": profile.loading_bytes_per_node or 0}
+        of_target = {"loading_bytes_per_node": profile.loading_bytes_per_node or 0}
         if target == "training" and profile.training_runtime_bytes is not None:
             runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
-            loading = {
+            of_target = {
                 "module_bytes": profile.module_bytes or 0,
                 "module_import_bytes": profile.module_import_bytes or 0,
                 "loading_bytes_per_node": profile.training_loading_bytes_per_node or 0,
@@ -162,7 +162,7 @@ class ProcessCosts:
             profile.session_bytes_per_node,
             profile.session_bytes_per_input,
             profile.paging_bytes,
-            **loading,
+            **of_target,
         )
 
     def of_graph(self, graph: TrainingGraph) -> ProcessCosts:

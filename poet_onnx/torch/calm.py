@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.forward.random_masks import UNIFORM, filled
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.node_builder import let_stand_for
 
 _PLACE = 0.37
 """What stands for drawn numbers lies this share of the width above the lowest, or of the scale above the mean."""
@@ -47,10 +48,7 @@ def _fixed(node: ir.Node) -> list[ir.Node]:
 
 def _replace(graph: ir.Graph, node: ir.Node, *new: ir.Node) -> None:
     graph.insert_before(node, list(new))
-    old, made = node.outputs[0], new[-1].outputs[0]
-    made.name, made.type, made.shape = old.name, old.type, old.shape
-    old.name = f"{old.name}/random"
-    old.replace_all_uses_with(made, replace_graph_outputs=True)
+    let_stand_for(new[-1].outputs[0], node.outputs[0])
     graph.remove(node, safe=True)
 
 

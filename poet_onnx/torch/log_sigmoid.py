@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.node_builder import let_stand_for
 
 
 def keep_log_sigmoids(model: ir.Model) -> None:
@@ -23,13 +24,11 @@ def keep_log_sigmoids(model: ir.Model) -> None:
         minus = ir.Node("", "Neg", sigmoid.inputs, name=f"{log.name}/minus")
         softplus = ir.Node("", "Softplus", minus.outputs, name=f"{log.name}/softplus")
         end = ir.Node("", "Neg", softplus.outputs, name=log.name)
-        for node in (minus, softplus, end):
+        for node in (minus, softplus):
             node.outputs[0].type, node.outputs[0].shape = log.outputs[0].type, log.outputs[0].shape
         minus.outputs[0].name, softplus.outputs[0].name = f"{log.name}/minus", f"{log.name}/softplus"
         graph.insert_before(log, [minus, softplus, end])
-        old, made = log.outputs[0], end.outputs[0]
-        made.name, old.name = old.name, f"{old.name}/log"
-        old.replace_all_uses_with(made, replace_graph_outputs=True)
+        let_stand_for(end.outputs[0], log.outputs[0])
         graph.remove(log, safe=True)
         if not value.uses() and not value.is_graph_output():
             graph.remove(sigmoid, safe=True)

@@ -128,8 +128,7 @@ class Reference:
             self._take(values)
             state = torch.get_rng_state()
             with self._precision(), calm_torch():
-                outputs = self._outputs(tuple(self._tensor(batch[name]) for name in self._call.inputs))
-                loss = self._objective(dict(zip(self._call.outputs, outputs, strict=True)))
+                loss = self._loss(batch)
             draws = not torch.equal(state, torch.get_rng_state())
             custom = tuple(_custom(loss))
             self._forget_gradients()
@@ -149,8 +148,11 @@ class Reference:
         with untouched(self._module), torch.no_grad(), self._precision(), calm_torch():
             self._take(values)
             self._module.eval()
-            outputs = self._outputs(tuple(self._tensor(batch[name]) for name in self._call.inputs))
-            return float(self._objective(dict(zip(self._call.outputs, outputs, strict=True))))
+            return float(self._loss(batch))
+
+    def _loss(self, batch: Mapping[str, Array]) -> Tensor:
+        outputs = self._outputs(tuple(self._tensor(batch[name]) for name in self._call.inputs))
+        return self._objective(dict(zip(self._call.outputs, outputs, strict=True)))
 
     def _outputs(self, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
         """Return what the module computes of its inputs, with what adapters add to its weights."""

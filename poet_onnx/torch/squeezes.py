@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.gradients.forward.patterns import is_op, replace
 
 
 def drop_idle_squeezes(model: ir.Model) -> None:
     """Take those out of a forward model, which changes."""
     for node in list(model.graph):
-        if node.op_type != "Squeeze" or node.domain not in ONNX_DOMAINS or not _is_idle(node):
+        if not is_op(node, "Squeeze") or not _is_idle(node):
             continue
-        source, result = node.inputs[0], node.outputs[0]
-        assert source is not None
-        same = ir.Node("", "Identity", [source], name=node.name)
-        same.outputs[0].type, same.outputs[0].shape = source.type, source.shape
-        model.graph.insert_before(node, same)
-        same.outputs[0].name, result.name = result.name, f"{result.name}/squeezed"
-        result.replace_all_uses_with(same.outputs[0], replace_graph_outputs=True)
-        model.graph.remove(node, safe=True)
+        same = ir.Node("", "Identity", node.inputs[:1], name=node.name)
+        replace(model.graph, [node], same, node.outputs)
 
 
 def _is_idle(squeeze: ir.Node) -> bool:

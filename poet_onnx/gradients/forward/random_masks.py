@@ -22,6 +22,7 @@ from poet_onnx.gradients.forward.patterns import (
     readers,
     require,
 )
+from poet_onnx.passes.node_builder import let_stand_for
 
 UNIFORM = ("RandomUniform", "RandomUniformLike")
 
@@ -75,10 +76,7 @@ def _floored(graph: ir.Graph, floor: ir.Node) -> None:
     require(len(drawn) == 1)
     uniform = _uniform(drawn[0])
     mask = _mask(graph, floor, uniform, _probability(other_input(added, drawn[0])))
-    old = floor.outputs[0]
-    mask.name, old.name = old.name, f"{old.name}/drawn"
-    mask.type, mask.shape = old.type or mask.type, old.shape
-    old.replace_all_uses_with(mask, replace_graph_outputs=True)
+    let_stand_for(mask, floor.outputs[0])
     for node in (floor, added, uniform):
         graph.remove(node, safe=True)
 
