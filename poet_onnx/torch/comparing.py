@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, PoetError
+from poet_onnx.torch.calm import calm_torch
+from poet_onnx.torch.findings import Findings
+from poet_onnx.torch.functions import look_at, recorded
 from poet_onnx.torch.judging import Judgement, judge, noise_of, rounding_of_mean
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.optimizers import TorchUpdates
 from poet_onnx.torch.points import Point
-from poet_onnx.torch.reference import Reference
+from poet_onnx.torch.reference import RAISED, Reference
 from poet_onnx.torch.trained import Trained, TrainedStep, usual
 
 if TYPE_CHECKING:
@@ -33,29 +35,6 @@ _ADAPTED = 0.25
 
 _UPDATE, _LAST_BITS = 1e-4, 2.0**-22
 """A change may be off by these shares of the update, and of the parameter, which is rounded."""
-
-
-@dataclass
-class Findings:
-    """What was found so far.
-
-    Attributes:
-        problems: what is wrong, a sentence each.
-        differences: that are known and named, a sentence each.
-        left_out: what was not compared, a sentence each.
-        errors: by parameter, how far its gradient is off at the best point, relative to its largest element.
-        at_points: names of parameters whose gradients are right at one point and off at another.
-        loss: of the training graph and of torch, at the first point.
-        optimizer: whose update was compared with torch's; empty if none.
-    """
-
-    problems: dict[str, str] = field(default_factory=dict)
-    differences: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    errors: dict[str, float] = field(default_factory=dict)
-    at_points: tuple[str, ...] = ()
-    loss: tuple[float, float] = (float("nan"), float("nan"))
-    optimizer: str = ""
 
 
 class Comparison:
@@ -82,7 +61,8 @@ class Comparison:
         try:
             self._single = Reference(module, example_inputs, objective)
             self._batch = self._single.batch()
-            self.first = self._single.step({}, self._batch, keep=False)
+            with recorded() as calls:
+                self.first = self._single.step({}, self._batch, keep=False)
         except PoetError:
             raise
         except Exception as error:  # whatever a module's code raises
@@ -91,12 +71,14 @@ class Comparison:
                 f"({type(error).__name__}: {_line(error)}): mend that, or give check=False."
             ) from error
         self._double = self._in_double(module, example_inputs)
+        with calm_torch():
+            self.found.problems, self.found.functions = look_at(calls)
 
     def _in_double(self, module: nn.Module, example_inputs: Any) -> Reference | None:
         try:
             double = Reference(module, example_inputs, self._objective, double=True)
             double.step({}, self._batch, keep=False)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        except RAISED as error:
             self.found.left_out.append(
                 f"{self._name} does not run in double precision ({type(error).__name__}: {_line(error)}): single"
                 " precision was the judge."
@@ -272,7 +254,7 @@ class Comparison:
             losses = [
                 np.array(each.evaluated_loss(given, self._batch)) for each in (self._single, self._double) if each
             ]
-        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except RAISED as error:
             self.found.left_out.append(
                 f"{self._name} does not run in eval mode ({type(error).__name__}: {_line(error)}): its evaluation was"
                 " not compared."
@@ -283,7 +265,7 @@ class Comparison:
         floor = rounding_of_mean(float(single), self._summed)
         judgement = judge(ours, single, exact, noise=noise_of(single, exact), floor=floor)
         if judgement.verdict == "wrong":
-            self.found.differences["evaluation"] = (
+            self.found.evaluation = (
                 f"{self._name} computes something else in eval mode, which was not exported: there the loss of the"
                 f" batch is {judgement.single:.6g} in torch and {judgement.ours:.6g} in the evaluation graph. It trains"
                 " as in torch, but `session.eval()` and exported models compute what it does in training."
@@ -379,6 +361,7 @@ class Comparison:
                 sentence = f"The gradient of {best.named(name)} is {best}."
             self.found.problems.setdefault(name, sentence)
         self.found.at_points = tuple(kinked)
+        self.found.conclude()
 
 
 def _is_open(every: Sequence[Judgement]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+RAISED = ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+"""What the code of a module or function raises that cannot be run otherwise than it was meant."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -34,14 +38,12 @@ class Step:
         gradients: by parameter; those that have none are not there.
         buffers: what they are after the step.
         draws: whether numbers were drawn from torch's generator.
-        custom: names of the `autograd.Function`s whose own backward ran.
     """
 
     loss: float
     gradients: Mapping[str, Array]
     buffers: Mapping[str, Array]
     draws: bool = False
-    custom: tuple[str, ...] = ()
 
 
 class Reference:
@@ -130,7 +132,6 @@ class Reference:
             with self._precision(), calm_torch():
                 loss = self._loss(batch)
             draws = not torch.equal(state, torch.get_rng_state())
-            custom = tuple(_custom(loss))
             self._forget_gradients()
             if loss.requires_grad:
                 with self._precision():
@@ -139,13 +140,14 @@ class Reference:
             self._forget_gradients()
             buffers = self.buffers()
             found = {name: _array(each) for name, each in grads.items() if each is not None}
-            return Step(float(loss.detach()), found, buffers, draws, custom)
+            return Step(float(loss.detach()), found, buffers, draws)
 
     def evaluated_loss(self, values: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
         """Return the loss of a batch with the whole module in eval mode, which stays as it was."""
         import torch
 
-        with untouched(self._module), torch.no_grad(), self._precision(), calm_torch():
+        with untouched(self._module), torch.no_grad(), self._precision(), calm_torch(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a checkpoint warns that it gets no gradient
             self._take(values)
             self._module.eval()
             return float(self._loss(batch))
@@ -224,24 +226,6 @@ def _copied(module: nn.Module, dtype: Any) -> nn.Module:
             if isinstance(each, torch.Tensor):
                 part.__dict__[name] = each.to("cpu", dtype if each.is_floating_point() else None)
     return copied
-
-
-def _custom(loss: Tensor) -> Sequence[str]:
-    """Return the names of the `autograd.Function`s that a loss was computed by."""
-    import torch
-
-    found: dict[str, None] = {}
-    seen: set[Any] = set()
-    pending = [loss.grad_fn]
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if issubclass(type(node), torch.autograd.function.BackwardCFunction):
-            found[type(node).__name__.removesuffix("Backward")] = None
-        pending.extend(following for following, _ in node.next_functions)
-    return list(found)
 
 
 def _array(tensor: Tensor) -> Array:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from poet_onnx.gradients.registry import STOPS_GRADIENT
+from poet_onnx.torch.functions import around_functions
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from torch import Tensor
 
 DOMAIN, OPERATOR = "poet_onnx", "stop_gradient"
 """The operator that stands in a trace where a tensor is to have no gradient."""
 
 
-def marked() -> AbstractContextManager[Any]:
-    """Return a context in which a tensor that torch gives no gradient goes through the operator of this module."""
+@contextmanager
+def marked() -> Iterator[None]:
+    """Let a tensor that torch gives no gradient go through the operator of this module, in this context.
+
+    What an `autograd.Function` computes has the gradient that its backward says: its forward is not marked.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils import _pytree as pytree
 
     stop = operator()
     detaching = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+
+    running: list[Any] = []
 
     class Marking(TorchFunctionMode):
         """Looks at each call of torch."""
@@ -37,7 +44,7 @@ def marked() -> AbstractContextManager[Any]:
                 return _padded(found, *args, **(kwargs or {}))
             if func is torch.nn.functional.scaled_dot_product_attention:
                 return _laid_out(found, *args, **(kwargs or {}))
-            if func not in detaching and torch.is_grad_enabled():
+            if running or (func not in detaching and torch.is_grad_enabled()):
                 return found
             if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.requires_grad:
                 return found
@@ -46,7 +53,15 @@ def marked() -> AbstractContextManager[Any]:
                 return stop(found)
             return found
 
-    return Marking()
+    def unmarked(function: Any, run: Callable[[], Any], *_: Any) -> Any:
+        running.append(function)
+        try:
+            return run()
+        finally:
+            running.pop()
+
+    with around_functions(unmarked), Marking():
+        yield
 
 
 def _padded(found: Tensor, input: Tensor, weight: Tensor, padding_idx: int | None = None, *_: Any, **__: Any) -> Tensor:

@@ -211,18 +211,12 @@ def check_export(
     report = _report(comparison)
     if not report.passed:
         more = len(report.problems) - _SHOWN
-        custom = comparison.first.custom
-        hint = (
-            f" torch runs the backward of {', '.join(custom)} (autograd.Function), which an export leaves out."
-            if custom
-            else ""
-        )
         raise CheckFailedError(
             f"What {type(module).__name__} computes in torch would not train: {' '.join(report.problems[:_SHOWN])}"
-            f"{f' There are {more} more.' if more > 0 else ''}{hint} Give check=False to export it all the same."
+            f"{f' There are {more} more.' if more > 0 else ''} Give check=False to export it all the same."
         )
-    if "evaluation" in comparison.found.differences:
-        warnings.warn(comparison.found.differences["evaluation"], PoetWarning, stacklevel=3)
+    for sentence in comparison.found.warnings:
+        warnings.warn(sentence, PoetWarning, stacklevel=3)
     return report
 
 
@@ -247,7 +241,7 @@ def _report(comparison: Comparison) -> TorchReport:
     return TorchReport(
         passed=not found.problems,
         problems=tuple(found.problems.values()),
-        differences=tuple(found.differences.values()),
+        differences=(*found.differences.values(), *found.warnings),
         left_out=tuple(found.left_out),
         runtime=f"{runtime.distribution} {runtime.version}",
         loss=found.loss[0],

@@ -182,7 +182,7 @@ class Sized(nn.Module):
 LOST = {
     "detach": Lost(lambda: Two(quantized), r"gradient of 'first\.|'first\.", marked=True),
     "no_grad": Lost(Teacher, r"'teacher\.\w+' has no gradient in torch", loss="output:output", marked=True),
-    "backward of its own": Lost(lambda: Two(Reverse.apply), r"'first\..*Reverse \(autograd\.Function\)"),
+    "backward of its own": Lost(lambda: Two(Reverse.apply), r"Reverse \(autograd\.Function\).*'first\."),
     "buffer": Lost(Average, r"buffer 'mean' goes from 0 to .* stands still"),
     "size of a buffer": Lost(Sized, "'places' goes from 1 to 6 numbers in a step of torch"),
     "momentum": Lost(lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)), "running"),
