@@ -2,7 +2,8 @@
 //
 //   AddLowRank(base, x, A, B, scale, bias?, after...) -> y, low
 //       low = scale * x A and y = base + bias + low B; the bias, of a number for each column, is there where `biased`
-//       is 1. y may take base's buffer, and low may be absent.
+//       is 1. y may take base's buffer, and low may be absent. Where `transposed` is 1, low = scale * x B' and
+//       y = base + bias + low A': what the gradient adds to that of x, if x is to be gone by then.
 //   AddLowRankGradient(added..., dY, x, low, A, B, scale, after...) -> dX, dA, dB
 //       dB = low' dY, dLow = scale * dY B', dA = x' dLow, and dX = dLow A' plus what is added, of which there are
 //       `added`: other terms of the gradient by x. dX may take the buffer of the first input, of which nothing is read
@@ -110,16 +111,18 @@ class AddLowRank final : public Kernel {
  public:
   explicit AddLowRank(const NodeInfo& node)
       : is_biased_(node.require_nonnegative("biased") != 0),
+        is_transposed_(node.require_nonnegative("transposed") != 0),
         rank_(node.require_nonnegative("rank")),
-        low_(node, RuntimeProduct::Operator::kGemm, false, false, false),
-        high_(node, RuntimeProduct::Operator::kGemm, false, false, true) {
+        low_(node, RuntimeProduct::Operator::kGemm, false, is_transposed_, false),
+        high_(node, RuntimeProduct::Operator::kGemm, false, is_transposed_, true) {
     if (rank_ == 0) throw Error("the attribute 'rank' is 0");
   }
 
   void compute(Context& context) override {
     const Tensor base = read_rows_of_floats(context, 0), x = read_rows_of_floats(context, 1);
     const AdapterSizes sizes{x.elements() / row_width(x), row_width(x), rank_, row_width(base)};
-    const Factor first(context, 2, sizes.taken, sizes.rank), second(context, 3, sizes.rank, sizes.made);
+    const uint64_t tall = is_transposed_ ? sizes.made : sizes.taken, wide = is_transposed_ ? sizes.taken : sizes.made;
+    const Factor first(context, 2, tall, sizes.rank), second(context, 3, sizes.rank, wide);
     float* const added = floats_of(context, 0, sizes.rows, sizes.made);
     const float scale = *read_floats(context, 4, 1);
     const float* const bias = is_biased_ ? read_floats(context, 5, sizes.made) : nullptr;
@@ -132,7 +135,8 @@ class AddLowRank final : public Kernel {
     if (sizes.rows == 0) return;
     float* const spare = room ? room->floats() : nullptr;
     const Floats narrow = Floats::of(low, sizes.rows, sizes.rank), sum = Floats::of(y, sizes.rows, sizes.made);
-    low_.run(context, Floats::of(static_cast<float*>(x.data), sizes.rows, sizes.taken), first.read(spare), nullptr,
+    const Factor &narrows = is_transposed_ ? second : first, &widens = is_transposed_ ? first : second;
+    low_.run(context, Floats::of(static_cast<float*>(x.data), sizes.rows, sizes.taken), narrows.read(spare), nullptr,
              narrow);
     scale_rows(context, low, sizes, scale);
     if (bias != nullptr || y != added) {
@@ -146,11 +150,11 @@ class AddLowRank final : public Kernel {
         }
       });
     }
-    high_.run(context, narrow, second.read(spare), &sum, sum);
+    high_.run(context, narrow, widens.read(spare), &sum, sum);
   }
 
  private:
-  const bool is_biased_;
+  const bool is_biased_, is_transposed_;
   const uint64_t rank_;
   const RuntimeProduct low_, high_;
 };

@@ -18,7 +18,7 @@ from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
 from poet_onnx.passes.fused.heads import ReadHeadsInRows
-from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients
+from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients, PartGradients
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.fused.rotary import UseRotate
 from poet_onnx.passes.normalize import FoldShapes
@@ -63,5 +63,6 @@ def _given(graph: ir.Graph, names: Collection[str]) -> Iterator[None]:
 
 
 def fuse_gradients(model: ir.Model) -> None:
-    """Write fewer nodes in a training graph, as far as there are nodes of `fuse_layers`: changed in place."""
+    """Join and part nodes of a training graph, as far as there are nodes of `fuse_layers`: changed in place."""
     JoinGradients()(model)
+    PartGradients()(model)

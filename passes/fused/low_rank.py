@@ -8,10 +8,14 @@ Rules:
     A3. A constant that is added to the sum along its last axis, such as the bias of a layer, goes into the node.
     A4. Behind differentiation, terms of a gradient by x are added in the nodes that make one of them, each of what is
         there before it, and not by themselves.
+    A5. Where no other adapter's gradient reads x, which is wider than the product, the gradients by A and B have a node
+        of their own: x may be gone before the gradient by x, as large, is made. In a decoder, x is what the last layer
+        of a feed-forward block reads, and among the largest values of the step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +30,9 @@ from poet_onnx.passes.node_builder import initializer, let_stand_for
 from poet_onnx.passes.views import only_maker, sizes_of
 
 _ONE = "lora/scale/1.0"
+
+_FLOAT_BYTES, _LARGE_BYTES = 4, 1 << 16
+"""A node more takes some KiB of a session, and is written where it spares more."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +110,7 @@ class AddLowRank(InPlacePass):
         last, bias = self._with_bias(total)
         scale = found.scale if found.scale is not None else _one(graph)
         inputs = [found.base, found.x, found.first, found.second, scale, *([] if bias is None else [bias])]
-        numbers = {"biased": int(bias is not None), "rank": sizes_of(found.first)[1]}
-        attributes = [ir.AttrInt64(name, number) for name, number in numbers.items()]
-        new = ir.Node(POET_DOMAIN, low_rank.ADD, inputs, attributes, num_outputs=2, name=total.name)
-        low = new.outputs[1]
-        low.name, low.type = f"{found.base.name}/low", found.x.type
-        low.shape = ir.Shape((*sizes_of(found.x)[:-1], sizes_of(found.first)[1]))
+        new = _addition(inputs, f"{found.base.name}/low", total.name, is_biased=bias is not None)
         graph.insert_after(last, new)
         let_stand_for(new.outputs[0], last.outputs[0])
         graph.remove([last, *found.nodes] if last is not total else found.nodes, safe=True)
@@ -140,6 +142,60 @@ class JoinGradients(InPlacePass):
         if modified:
             graph.sort()
         return PassResult(model, modified=modified)
+
+
+class PartGradients(InPlacePass):
+    """Part the gradients by A and B from that by what is multiplied with them (A5). Requires static shapes."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write two nodes in place of one."""
+        found = [node for node in model.graph if _is_gradient(node) and _is_worth_parting(node)]
+        for node in found:
+            _part(model.graph, node)
+        return PassResult(model, modified=bool(found))
+
+
+def _is_worth_parting(node: ir.Node) -> bool:
+    """Return whether A5 holds for a node that adds one term."""
+    if node.attributes["added"].as_int() != 1:
+        return False
+    d_y, x = (value for value in node.inputs[1:3] if value is not None)
+    readers = [each for each in x.consumers() if _is_gradient(each) or each.op_type == low_rank.WEIGHT_GRADIENT]
+    is_large = _FLOAT_BYTES * math.prod(sizes_of(x)) >= _LARGE_BYTES
+    return is_large and readers == [node] and sizes_of(x)[-1] > sizes_of(d_y)[-1]
+
+
+def _part(graph: ir.Graph, node: ir.Node) -> None:
+    """Write a node for the gradients of A and B, and one that adds to the gradient by x."""
+    added, d_y, x, low, first, second, scale = node.inputs
+    inputs = [d_y, x, low, second, scale]
+    weights = ir.Node(POET_DOMAIN, low_rank.WEIGHT_GRADIENT, inputs, num_outputs=2, name=node.name)
+    total = _addition([added, d_y, first, second, scale], f"{node.name}/low", f"{node.name}/x", is_transposed=True)
+    graph.insert_after(node, [weights, total])
+    for new, old in zip((total.outputs[0], *weights.outputs), node.outputs, strict=True):
+        let_stand_for(new, old)
+    graph.remove(node, safe=True)
+
+
+def _addition(
+    inputs: Sequence[ir.Value | None],
+    low: str,
+    name: str | None,
+    *,
+    is_biased: bool = False,
+    is_transposed: bool = False,
+) -> ir.Node:
+    """Return an AddLowRank of these inputs, whose second output has a name."""
+    x, first = inputs[1], inputs[2]
+    assert x is not None
+    assert first is not None
+    rank = sizes_of(first)[1]
+    attributes = {"biased": int(is_biased), "rank": rank, "transposed": int(is_transposed)}
+    numbers = [ir.AttrInt64(key, number) for key, number in attributes.items()]
+    new = ir.Node(POET_DOMAIN, low_rank.ADD, inputs, numbers, num_outputs=2, name=name)
+    made = new.outputs[1]
+    made.name, made.type, made.shape = low, x.type, ir.Shape((*sizes_of(x)[:-1], rank))
+    return new
 
 
 def _join(
@@ -177,8 +233,11 @@ def _add_terms(node: ir.Node, terms: Sequence[ir.Value]) -> None:
 def _is_by_x(value: ir.Value) -> bool:
     """Return whether a value that one node alone reads is the gradient by what an adapter multiplies."""
     maker = only_maker(value)
-    is_gradient = maker is not None and maker.op_type == low_rank.GRADIENT and maker.domain == POET_DOMAIN
-    return is_gradient and value.index() == 0
+    return maker is not None and _is_gradient(maker) and value.index() == 0
+
+
+def _is_gradient(node: ir.Node) -> bool:
+    return node.op_type == low_rank.GRADIENT and node.domain == POET_DOMAIN
 
 
 def _is(node: ir.Node, operator: str) -> bool:

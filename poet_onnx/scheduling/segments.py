@@ -22,7 +22,7 @@ from poet_onnx.scheduling.liveness import Integers, Profile
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of segments that are tried."""
 
-PARTS = ((3, 4), (4, 4), (4, 6), (4, 7), (4, 8), (6, 6))
+PARTS = ((2, 6), (3, 4), (3, 8), (4, 3), (4, 4), (4, 6), (4, 7), (4, 8), (5, 5), (6, 2), (6, 6), (8, 3))
 """Numbers of segments, and of parts of each one: transformers have 12, 16, 24, 28, 32 or 36 layers."""
 
 

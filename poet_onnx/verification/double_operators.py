@@ -217,6 +217,7 @@ def _attend(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 def _add_low_rank(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     base, x, first, second, scale = (needed(inputs, place) for place in range(5))
+    first, second = (second.T, first.T) if attributes["transposed"] else (first, second)
     low = scale * (x @ first)
     y = base + low @ second
     return (y + needed(inputs, 5) if attributes["biased"] else y, low)

@@ -77,7 +77,7 @@ def check(found: Array, wanted: Array) -> None:
 @pytest.mark.parametrize("bias", ["", " bias"])
 def test_a_sum_is_that_of_float64(sizes: tuple[Any, ...], bias: str) -> None:
     given = chosen(numbers(*sizes), f"base x A B scale{bias}")
-    y, low = run("AddLowRank", given, biased=int(bool(bias)), rank=sizes[2])
+    y, low = run("AddLowRank", given, biased=int(bool(bias)), rank=sizes[2], transposed=0)
     wanted = SCALE * rows_of(given["x"]) @ rows_of(given["A"])
     check(low, wanted.reshape(*sizes[0], sizes[2]))
     total = given["base"] + (wanted @ rows_of(given["B"])).reshape(given["base"].shape)
@@ -97,12 +97,24 @@ def test_gradients_are_those_of_float64(sizes: tuple[Any, ...], added: str) -> N
         check(found, wanted[name])
 
 
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_the_gradient_by_x_has_the_same_bits_by_itself(sizes: tuple[Any, ...]) -> None:
+    every = numbers(*sizes)
+    together = run("AddLowRankGradient", chosen(every, "other dY x low A B scale"), added=1)
+    weights = run("AddLowRankWeightGradient", chosen(every, "dY x low B scale"))
+    by_x, low = run("AddLowRank", chosen(every, "other dY A B scale"), biased=0, rank=sizes[2], transposed=1)
+    assert [each.tobytes() for each in (by_x, *weights)] == [each.tobytes() for each in together]
+    check(low, (SCALE * rows_of(every["dY"]) @ rows_of(every["B"]).T).reshape(low.shape))
+
+
 @pytest.mark.parametrize("operator", OUTPUTS)
 def test_bits_do_not_depend_on_the_number_of_threads(operator: str) -> None:
     every = numbers((400,), 512, 8, 384)
     names = {"AddLowRank": "base x A B scale bias", "AddLowRankGradient": "other more dY x low A B scale"}
     given = chosen(every, names.get(operator, "dY x low B scale"))
-    how = {"AddLowRank": {"biased": 1, "rank": 8}, "AddLowRankGradient": {"added": 2}}.get(operator, {})
+    how = {"AddLowRank": {"biased": 1, "rank": 8, "transposed": 0}, "AddLowRankGradient": {"added": 2}}.get(
+        operator, {}
+    )
     first = [made.tobytes() for made in run(operator, given, **how)]
     for threads in (2, 4):
         assert [made.tobytes() for made in run(operator, given, threads, **how)] == first
@@ -111,8 +123,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(operator: str) -> None:
 @pytest.mark.parametrize(
     ("operator", "names", "how", "target"),
     [
-        ("AddLowRank", "base x A B scale bias", {"biased": 1, "rank": 4}, "y"),
-        ("AddLowRank", "base x A B scale", {"biased": 0, "rank": 4}, "y"),
+        ("AddLowRank", "base x A B scale bias", {"biased": 1, "rank": 4, "transposed": 0}, "y"),
+        ("AddLowRank", "base x A B scale", {"biased": 0, "rank": 4, "transposed": 0}, "y"),
         ("AddLowRankGradient", "other more dY x low A B scale", {"added": 2}, "dX"),
         ("AddLowRankGradient", "dY x low A B scale", {"added": 0}, "dX"),
     ],
@@ -144,7 +156,8 @@ def test_a_sum_takes_the_buffer_of_what_nobody_reads_again(
 
 
 FORMS = {
-    "AddLowRank": ("base x A B scale", {"biased": 0, "rank": 5}),
+    "AddLowRank": ("base x A B scale", {"biased": 0, "rank": 5, "transposed": 0}),
+    "AddLowRank, transposed": ("other dY A B scale", {"biased": 0, "rank": 5, "transposed": 1}),
     "AddLowRankGradient": ("other dY x low A B scale", {"added": 1}),
     "AddLowRankWeightGradient": ("dY x low B scale", {}),
 }
@@ -156,6 +169,7 @@ def test_what_is_in_a_store_gives_the_same_bits_and_room_is_counted(
     operator: str, stored: tuple[str, ...], tmp_path: Path
 ) -> None:
     names, how = FORMS[operator]
+    operator, *_ = operator.split(",")
     given = chosen(numbers((40,), 33, 5, 20), names)
     resident = run(operator, given, **how)
     arrays = {name: given[name] for name in stored if name in given}
@@ -184,7 +198,7 @@ def test_a_stored_matrix_of_another_size_is_refused(tmp_path: Path) -> None:
     store = held(tmp_path, {"A": every["B"]})
     given = chosen(every, "base x A B scale") | {"A": np.array([store.handle("A")])}
     with pytest.raises(RuntimeFailure, match="the stored tensor of input 2 has 32 bytes, but the matrix 40"):
-        run("AddLowRank", given, biased=0, rank=2)
+        run("AddLowRank", given, biased=0, rank=2, transposed=0)
     store.close()
 
 
@@ -194,7 +208,7 @@ def test_without_rows_there_are_no_gradients() -> None:
     assert d_x.shape == (0, 3, 5)
     assert not d_first.any()
     assert not d_second.any()
-    y, low = run("AddLowRank", chosen(numbers((0,), 5, 2, 4), "base x A B scale"), biased=0, rank=2)
+    y, low = run("AddLowRank", chosen(numbers((0,), 5, 2, 4), "base x A B scale"), biased=0, rank=2, transposed=0)
     assert (y.shape, low.shape) == ((0, 4), (0, 2))
 
 
@@ -230,7 +244,7 @@ ADD, GRADIENT = chosen(EVERY, "base x A B scale"), chosen(EVERY, "other dY x low
     ],
 )
 def test_what_does_not_fit_is_refused(operator: str, given: Arrays, how: dict[str, int], message: str) -> None:
-    defaults = {"biased": 0, "rank": 2} if operator == "AddLowRank" else {"added": 1}
+    defaults = {"biased": 0, "rank": 2, "transposed": 0} if operator == "AddLowRank" else {"added": 1}
     with pytest.raises(RuntimeFailure, match=message):
         run(operator, given, **(defaults | how))
 

@@ -352,7 +352,9 @@ class Model:
         inputs = [self._input(FLOAT, (*rows, made)), x, first, second, scale]
         inputs += [self._input(FLOAT, (made,))] * biased
         outputs = [(FLOAT, (*rows, made)), (FLOAT, (*rows, rank))]
-        y, low = self._add("AddLowRank", inputs, outputs, biased=biased, rank=rank)
+        y, low = self._add("AddLowRank", inputs, outputs, biased=biased, rank=rank, transposed=0)
+        inputs = [x, y, first, second, scale]
+        self._add("AddLowRank", inputs, [(FLOAT, (*rows, taken)), outputs[1]], biased=0, rank=rank, transposed=1)
         weights = [(FLOAT, (taken, rank)), (FLOAT, (rank, made))]
         if self._random.random() < 0.5:
             self._add("AddLowRankWeightGradient", [y, x, low, second, scale], weights)

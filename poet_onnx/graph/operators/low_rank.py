@@ -33,8 +33,9 @@ def _sum_fits(context: ShapeContext) -> None:
         raise RuleError(f"no matrices have the rank {rank}")
     (*rows, taken), made = context.type(1).shape, context.type(0).shape[-1]
     expect(context, 0, (*rows, made))
-    _fits(context, 2, (taken, rank))
-    _fits(context, 3, (rank, made))
+    tall, wide = (made, taken) if context.integer("transposed", 0) else (taken, made)
+    _fits(context, 2, (tall, rank))
+    _fits(context, 3, (rank, wide))
     expect_count(context, 4, 1)
     if context.integer("biased", 0):
         expect(context, 5, (made,))
@@ -119,6 +120,7 @@ def _stored_bytes(call: Call) -> list[int]:
     added = _added(call)
     if call.op_type == ADD:
         widths, rank = (call.input(1).shape[-1], call.input(0).shape[-1]), call.integer("rank", 0)
+        widths = widths[::-1] if call.integer("transposed", 0) else widths
     else:
         made, taken, rank = (call.input(added + place).shape[-1] for place in range(3))
         widths = (taken, made)
@@ -154,6 +156,7 @@ SPECS = [
             (
                 Attribute("biased", "INT", "Whether there is a bias."),
                 Attribute("rank", "INT", "Columns of A."),
+                Attribute("transposed", "INT", "Whether low = scale * x B' and low A' is added: the gradient by x."),
             ),
         ),
     ),

@@ -113,6 +113,45 @@ def test_every_gradient_takes_the_place_of_a_term_that_nobody_else_reads() -> No
     assert sorted(added.values()) == [1, 2, 2]
 
 
+FEED_FORWARD = {"table": (WORDS, 16), "up": (16, 256), "gate": (16, 256), "down": (256, 16), "head": (16, WORDS)}
+LAYERS = Lora(("up", "gate", "down"), rank=2)
+
+
+def feed_forward(rows: int) -> ir.Model:
+    return parse(
+        f"""g (int64[1, {rows}] ids) => (float[1, {rows}, {WORDS}] y) {{
+        e = Gather(table, ids) u = MatMul(e, up) g = MatMul(e, gate) k = Sigmoid(g) a = Mul(g, k) p = Mul(a, u)
+        d = MatMul(p, down) s = Add(e, d) y = MatMul(s, head) }}""",
+        {name: RNG.standard_normal(shape).astype(np.float32) / 8 for name, shape in FEED_FORWARD.items()},
+    )
+
+
+def test_a_wide_input_may_be_gone_before_its_gradient_is_made() -> None:
+    """The last layer of a feed-forward block reads what two wide ones give: with its gradient, four would be there."""
+    rows = 256
+    made = poet_onnx.train_graph(feed_forward(rows), loss="causal-lm", lora=LAYERS)
+    parted = [node for node in made.training.graph if node.attributes.get_int("transposed", 0)]
+    (names,) = ([value.name for value in node.inputs[2:4] if value is not None] for node in parted)
+    assert names == ["down.lora_A", "down.lora_B"]
+    wide_bytes = 4 * rows * FEED_FORWARD["up"][1]
+    result = poet_onnx.rewrite(
+        feed_forward(rows),
+        loss="causal-lm",
+        lora=LAYERS,
+        device="a72",
+        target="stock",
+        optimizer="sgd",
+        paging=False,
+        activation_budget=int(3.6 * wide_bytes),
+    )
+    assert not any(step.copy for step in result.plan.steps)  # nothing runs again
+
+
+def test_one_that_is_small_is_not_worth_a_node() -> None:
+    made = poet_onnx.train_graph(feed_forward(8), loss="causal-lm", lora=LAYERS)
+    assert not any(node.attributes.get_int("transposed", 0) for node in made.training.graph)
+
+
 BIASES = {
     "behind": "u0 = MatMul(h, up) u = Add(bias, u0)",
     "in a Gemm": f"{ROWS} v = Gemm (m, up, bias) {BACK}",
