@@ -5,11 +5,15 @@ which seeds a generator from it (RandomGenerator in onnxruntime/core/framework/r
 onnxruntime/core/providers/cpu/nn/dropout_op.h of github.com/microsoft/onnxruntime, v1.19.2). Nobody outside the session
 can set it. `CountedDropout` of domain `poet` draws the same numbers, and gets the number of runs as an input: so a
 session goes on from any run, and is never built again.
+
+The kernels of RandomNormal, RandomUniform and those `Like` a tensor go on with one generator from run to run, and draw
+normal numbers by a rejection: only who drew all before knows the next one. `CountedNormal` and `CountedUniform` stand
+for them in what is planned and in what it is compared with: their numbers are others of the same distribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -21,51 +25,88 @@ from poet_onnx.graph.extract import constant_array, plain_attributes
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes.declared import describe
-from poet_onnx.passes.node_builder import tensor_initializer
+from poet_onnx.passes.node_builder import let_stand_for, tensor_initializer
 
-_COUNTED = "CountedDropout"
+_COUNTED_DROPOUT = "CountedDropout"
+_COUNTED = {
+    "RandomNormal": ("CountedNormal", {"mean": 0.0, "scale": 1.0}),
+    "RandomNormalLike": ("CountedNormal", {"mean": 0.0, "scale": 1.0}),
+    "RandomUniform": ("CountedUniform", {"low": 0.0, "high": 1.0}),
+    "RandomUniformLike": ("CountedUniform", {"low": 0.0, "high": 1.0}),
+}
+"""What stands for operators that draw numbers, and their attributes with ONNX's defaults."""
+
+_ALL_COUNTED = {_COUNTED_DROPOUT, *(operator for operator, _ in _COUNTED.values())}
 _DEFAULT_RATIO = 0.5
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def count_runs(graph: ir.Graph) -> None:
-    """Let every dropout that drops in each run draw from the number of runs, which becomes an input.
+def count_runs(graph: ir.Graph, *, dropouts: bool) -> None:
+    """Let what draws in each run draw from the number of runs, which becomes an input.
 
     Args:
         graph: of a model whose seeds are pinned, and whose types are known.
+        dropouts: whether dropouts do, too, which draw the same numbers as before.
 
     Raises:
         InputError: if a dropout has a ratio that none can have.
     """
     for node in graph:
         _check_ratio(node)
-    nodes = [node for node in graph if _is_countable(node)]
-    if not nodes:
+    dropping = [node for node in graph if dropouts and _is_countable(node)]
+    drawing = [node for node in graph if _is_drawn(node)]
+    if not dropping and not drawing:
         return
     runs = ir.Value(name=RUNS, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
     say_role(runs, Role.RUNS)
     graph.inputs.append(runs)
     graph.opset_imports[POET_DOMAIN] = POET_VERSION
-    for node in nodes:
-        assert node.inputs[0] is not None
-        seed = ir.AttrInt64("seed", node.attributes.get_int("seed", 0))
-        mask = node.outputs[1] if len(node.outputs) > 1 else ir.Value()
-        mask.name = mask.name or f"{node.outputs[0].name}/mask"  # the kernel makes it in any case
-        mask.type, mask.shape = ir.TensorType(ir.DataType.BOOL), node.inputs[0].shape
-        inputs = [node.inputs[0], _float_ratio(graph, node), runs]
-        outputs = [ir.Value(type=old.type, shape=old.shape) for old in (node.outputs[0], mask)]
-        new = ir.Node(POET_DOMAIN, _COUNTED, inputs, [seed], outputs=outputs, name=node.name)
-        graph.insert_before(node, new)
-        for old, made in zip((node.outputs[0], mask), outputs, strict=True):
-            name = old.name
-            old.replace_all_uses_with(made, replace_graph_outputs=True)
-            old.name, made.name = None, name
-        graph.remove(node, safe=True)
+    for node in dropping:
+        made, mask = node.outputs[0], node.outputs[1] if len(node.outputs) > 1 else None
+        new = ir.Node(
+            POET_DOMAIN,
+            _COUNTED_DROPOUT,
+            [node.inputs[0], _float_ratio(graph, node), runs],
+            [_seed(node)],
+            num_outputs=2,
+        )
+        kept = new.outputs[1]  # the kernel makes it in any case
+        kept.name, kept.type, kept.shape = f"{made.name}/mask", ir.TensorType(ir.DataType.BOOL), made.shape
+        _replace(graph, node, new, [made] if mask is None or not mask.name else [made, mask])
+    for node in drawing:
+        made, (operator, defaults) = node.outputs[0], _COUNTED[node.op_type]
+        assert made.shape is not None
+        numbers = [ir.AttrFloat32(name, node.attributes.get_float(name, number)) for name, number in defaults.items()]
+        shape = ir.AttrInt64s("shape", made.shape.numpy())
+        _replace(graph, node, ir.Node(POET_DOMAIN, operator, [runs], [_seed(node), shape, *numbers]), [made])
+
+
+def _replace(graph: ir.Graph, node: ir.Node, new: ir.Node, made: Sequence[ir.Value]) -> None:
+    """Let a node of ours make what another one made, under the same names."""
+    new.name = node.name
+    graph.insert_before(node, new)
+    for old, value in zip(made, new.outputs, strict=False):
+        let_stand_for(value, old)
+    graph.remove(node, safe=True)
+
+
+def _seed(node: ir.Node) -> ir.Attr:
+    """Return the seed as a whole number; ONNX's operators but Dropout have a real one."""
+    seed = node.attributes.get("seed")
+    return ir.AttrInt64("seed", 0 if seed is None else int(seed.value))
+
+
+def _is_drawn(node: ir.Node) -> bool:
+    """Return whether a node draws single numbers of a known shape in each run."""
+    if node.domain not in ONNX_DOMAINS or node.op_type not in _COUNTED:
+        return False
+    made = node.outputs[0]
+    return made.dtype == ir.DataType.FLOAT and made.shape is not None and made.shape.is_static()
 
 
 def seeds(model: ir.Model) -> dict[str, int]:
     """Return the seed of every node that draws from the number of runs, by the name of its first output."""
-    counted = (node for node in model.graph if (node.domain, node.op_type) == (POET_DOMAIN, _COUNTED))
+    counted = (node for node in model.graph if node.domain == POET_DOMAIN and node.op_type in _ALL_COUNTED)
     return {node.outputs[0].name or "": node.attributes.get_int("seed", 0) for node in counted}
 
 

@@ -16,7 +16,8 @@ Rules:
     U6. What an optimizer keeps for a parameter is an input, in a graph to be planned also where no node of the step
         reads it: it lives through the step. So are the numbers that change from step to step, of each group of
         parameters by themselves.
-    U7. A dropout draws from the number of runs, an input, what ONNX Runtime's own would draw in that run.
+    U7. A dropout draws from the number of runs, an input, what ONNX Runtime's own would draw in that run; what draws
+        numbers of a distribution draws others of it.
 """
 
 from __future__ import annotations
@@ -87,8 +88,7 @@ class WriteUpdates(InPlacePass):
         if self._planned and self._updates.accumulation_steps == 1:
             _write_gradients(graph, roles, deferred, inputs)
         _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
-        if self._counts_runs:
-            count_runs(graph)
+        count_runs(graph, dropouts=self._counts_runs)
         kept = {name: roles.buffers[name] for name in deferred}
         flag = roles.flag if any(value.name == roles.flag for value in graph.inputs) else ""
         description = Description(

@@ -162,6 +162,8 @@ extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kConvWeightGradient;
 extern const OpDefinition kCountedDropout;
+extern const OpDefinition kCountedNormal;
+extern const OpDefinition kCountedUniform;
 extern const OpDefinition kCrossEntropyGradient;
 extern const OpDefinition kDepthwiseDataGradient;
 extern const OpDefinition kDepthwiseWeightGradient;

@@ -168,6 +168,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kBatchNormalizeGradient,
                                            &kConvWeightGradient,
                                            &kCountedDropout,
+                                           &kCountedNormal,
+                                           &kCountedUniform,
                                            &kCrossEntropyGradient,
                                            &kDepthwiseDataGradient,
                                            &kDepthwiseWeightGradient,

@@ -18,7 +18,7 @@ from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.family import PlanFamily
-from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY
+from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY, Description
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
@@ -266,6 +266,12 @@ def _rewritten(
             made = replace(made, constants=of_store)
     _carry_out(answer, region_bytes)
     asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
+    described = Description.of_metadata(baseline.variant.model.metadata_props)
+    if described is not None and described.unresumable:
+        warn(
+            f"Training with {', '.join(described.unresumable)} cannot be resumed, for ONNX Runtime does not tell the"
+            " state of its generator: it takes no checkpoints and no store. Draw these numbers outside and feed them."
+        )
     return RewriteResult(
         model=baseline.variant.model,
         plan=answer.plan,

@@ -116,6 +116,18 @@ CASES = {
         (FLOAT, FLAG),
         {"seed": 4},
     ),
+    "CountedNormal": Case(
+        "CountedNormal",
+        (np.array([12345], np.int64),),
+        (FLOAT,),
+        {"seed": 4, "shape": (COUNT,), "mean": 0.5, "scale": 2.0},
+    ),
+    "CountedUniform": Case(
+        "CountedUniform",
+        (np.array([12345], np.int64),),
+        (FLOAT,),
+        {"seed": 4, "shape": (COUNT,), "low": -1.0, "high": 2.0},
+    ),
     "CrossEntropyGradient": Case(
         "CrossEntropyGradient", (floats(60, 1000), places(1000, 60), np.array([0.25], np.float32)), (FLOAT,), {}
     ),

@@ -71,6 +71,7 @@ class Model:
             self._activate,
             self._rotate,
             self._depthwise,
+            self._draw,
             self._drop,
             self._unpool,
             self._rectify,
@@ -368,6 +369,16 @@ class Model:
         dtype = self._random.choice((FLOAT, 11))
         inputs = [self._input(dtype, shape), self._input(FLOAT, (), high=0), self._input(INT64, (1,))]
         self._add("CountedDropout", inputs, [(dtype, shape), (BOOL, shape)], seed=self._random.randint(0, 9))
+
+    def _draw(self) -> None:
+        shape, seed, first, second = (
+            self._shape(),
+            self._random.randint(-9, 9),
+            *(self._random.random() for _ in range(2)),
+        )
+        names = self._random.choice((("CountedUniform", "low", "high"), ("CountedNormal", "mean", "scale")))
+        numbers = {names[1]: first, names[2]: second}
+        self._add(names[0], [self._input(INT64, (1,))], [(FLOAT, shape)], seed=seed, shape=tuple(shape), **numbers)
 
     def _unpool(self) -> None:
         pooled, shape = self._shape(), self._shape()

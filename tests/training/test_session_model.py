@@ -71,7 +71,7 @@ def adapted(path: Path, *, with_mark: bool = True, reader: bool = False) -> Path
     ]
     names = [put.name for put in inputs]
     nodes = [
-        poet_node("AddLowRank", names, ["first", "narrow"], biased=0, rank=RANK),
+        poet_node("AddLowRank", names, ["first", "narrow"], biased=0, rank=RANK, transposed=0),
         poet_node("Gate", ["narrow"], ["released"]),
         *([helper.make_node("Mark", ["x"], [], domain=POET_DOMAIN, step=4)] if with_mark else []),
         helper.make_node("Neg", ["first"], ["y"]),
@@ -91,7 +91,7 @@ def test_what_a_plan_needs_of_a_released_output_is_not_asked_for(tmp_path: Path)
     assert (first.name, last.name, list(first.output)) == ("#0", "#3", ["%0"])
     (attribute,) = first.attribute
     assert attribute.name == "packed"
-    assert attribute.s == b"next_step=4;biased=0;rank=2"
+    assert attribute.s == b"next_step=4;biased=0;rank=2;transposed=0"
     assert not short.metadata_props
     assert not any(each.doc_string for each in (short, short.graph, *short.graph.node))
     random = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def test_an_output_that_somebody_reads_is_asked_for(tmp_path: Path) -> None:
     assert len(short.graph.node[0].output) == 2
     assert (
         session_model(adapted(tmp_path / "plain.onnx", with_mark=False)).graph.node[0].attribute[0].s
-        == b"biased=0;rank=2"
+        == b"biased=0;rank=2;transposed=0"
     )
 
 
@@ -140,7 +140,7 @@ def test_numbers_of_every_kind_arrive_at_kernels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"rank=x", b"rank=2,", b"rank", b"rank=2,3", b"rank=", b"rank=9999999999999999999"])
 def test_packed_numbers_that_are_none_are_refused(tmp_path: Path, text: bytes) -> None:
     short = session_model(adapted(tmp_path / "net.onnx"))
-    short.graph.node[0].attribute[0].s = b"biased=0;" + text
+    short.graph.node[0].attribute[0].s = b"biased=0;transposed=0;" + text
     with pytest.raises(Exception, match="rank"):
         onnxruntime.InferenceSession(short.SerializeToString(), session_options())
 

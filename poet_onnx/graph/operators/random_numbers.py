@@ -6,7 +6,7 @@ import numpy as np
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count
-from poet_onnx.graph.operators.rules import BOOL, like, nothing, per_output, writing
+from poet_onnx.graph.operators.rules import BOOL, FLOAT, like, nothing, per_output, writing
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
 
@@ -51,6 +51,30 @@ def _dropped(context: ShapeContext) -> list[TensorType]:
     return [x, TensorType(BOOL, x.shape)]
 
 
+def _shaped(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(FLOAT, tuple(context.attributes["shape"]))]
+
+
+def _counted(name: str, numbers: str, first: Attribute, second: Attribute) -> OpSpec:
+    return OpSpec(
+        name,
+        POET_DOMAIN,
+        shape=_shaped,
+        work=per_output(40),
+        workspace=nothing,
+        schema=Schema(
+            f"{name}(runs) -> Y: {numbers}, which follow from the seed and the number of runs.",
+            (("Y", "tensor(float)"),),
+            (
+                Attribute("seed", "INT", "Of all random numbers of the node."),
+                Attribute("shape", "INTS", "Shape of Y."),
+                first,
+                second,
+            ),
+        ),
+    )
+
+
 SPECS = [
     OpSpec("Dropout", random=True, check=_drops(1, 2), work=per_output(5), workspace=nothing),
     *family("RandomNormalLike RandomUniformLike", random=True, work=per_output(5), workspace=nothing),
@@ -76,6 +100,18 @@ SPECS = [
             (("Y", "T"), ("mask", "tensor(bool)")),
             (Attribute("seed", "INT", "Of the first run's random numbers."),),
         ),
+    ),
+    _counted(
+        "CountedUniform",
+        "evenly drawn numbers",
+        Attribute("low", "FLOAT", "The least number."),
+        Attribute("high", "FLOAT", "Which all are below."),
+    ),
+    _counted(
+        "CountedNormal",
+        "normally drawn numbers",
+        Attribute("mean", "FLOAT", "Of the numbers."),
+        Attribute("scale", "FLOAT", "Their standard deviation."),
     ),
     OpSpec(
         "DropoutGrad",
