@@ -44,10 +44,10 @@ _CONSTANT = re.compile(r"(?:.*/)?Constant(?:_\d+)?_output_\d+$")
 _NAMED = re.compile(r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$", re.IGNORECASE)
 """Names that frameworks give to weights."""
 
-_MOVES = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast", "Slice", "Split", "Concat")
+MOVES = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast", "Slice", "Split", "Concat")
 """Through which a weight is still a weight."""
 
-_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def verdict(value: ir.Value, *, of_torch: bool) -> str:
@@ -66,7 +66,7 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     shape = tuple(tensor.shape.numpy())
     places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, shape)]
     if computed and math.prod(shape) <= 1 and {*places} <= {"Add", "Mul"}:
-        return CONSTANT
+        return PARAMETER if shape and any(_is_only_bias(node, index) for node, index in value.uses()) else CONSTANT
     if _NAMED.match(name) or not {*places} <= {"Add", "Mul"}:
         return PARAMETER  # whatever its numbers are: large models have many
     is_plain = not computed and not of_torch and _is_plain(value)
@@ -106,7 +106,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     while pending:
         for node, index in sorted(pending.pop().uses(), key=lambda use: (use.node.name or "", use.idx)):
             yield node, index
-            if node.domain in ONNX_DOMAINS and node.op_type in _MOVES:
+            if node.domain in ONNX_DOMAINS and node.op_type in MOVES:
                 fresh = [output for output in node.outputs if output not in seen]
                 seen.update(fresh)
                 pending += fresh if index == 0 or node.op_type == "Concat" else []
@@ -125,15 +125,28 @@ def _is_weight(node: ir.Node, index: int, shape: tuple[int, ...]) -> bool:
     return False
 
 
+def _is_only_bias(node: ir.Node, index: int) -> bool:
+    """Return whether a node adds a number to what a layer of a single unit makes."""
+    other = node.inputs[1 - index] if node.op_type == "Add" and node.domain in ONNX_DOMAINS else None
+    layer = other.producer() if other is not None else None
+    while layer is not None and layer.op_type in MOVES and layer.inputs[0] is not None:
+        layer = layer.inputs[0].producer()
+    if layer is None or layer.op_type not in ("MatMul", "Conv") or layer.domain not in ONNX_DOMAINS:
+        return False
+    weight = layer.inputs[1]
+    sizes = None if weight is None or weight.shape is None else weight.shape
+    return sizes is not None and len(sizes) > 1 and sizes[-1 if layer.op_type == "MatMul" else 0] == 1
+
+
 def _is_of_weights(value: ir.Value | None) -> bool:
     """Return whether a tensor is what a layer with weights makes, before its bias or scale."""
     while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
         if node.op_type == "MatMul":
             return any(each is not None and _is_stored(each) for each in node.inputs)
-        if node.op_type in _WITH_WEIGHTS or node.op_type.endswith("Normalization"):
+        if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization"):
             return True
         scales = node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
-        if not scales and node.op_type not in _MOVES:
+        if not scales and node.op_type not in MOVES:
             return False
         value = next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
     return False
@@ -141,12 +154,16 @@ def _is_of_weights(value: ir.Value | None) -> bool:
 
 def _is_stored(value: ir.Value) -> bool:
     """Return whether a tensor is an initializer, or one that is turned."""
-    while (node := value.producer()) is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+    while (node := value.producer()) is not None and node.op_type in MOVES and node.inputs[0] is not None:
         value = node.inputs[0]
     return value.is_initializer() or (node is not None and node.op_type == "Constant")
 
 
 def _is_plain(value: ir.Value) -> bool:
-    """Return whether no reader speaks against a parameter: an exponent and a state at the start are rarely trained."""
+    """Return whether no reader speaks against a parameter: an exponent and a state at the start are rarely trained.
+
+    Nor is what is taken off or divided by: so pictures are normalized.
+    """
     against = {"Pow": (1,), "LSTM": (5, 6), "GRU": (5,), "RNN": (5,), "Clip": (1, 2), "Pad": (2,), "Where": (0,)}
+    against |= {"Sub": (1,), "Div": (1,), "NegativeLogLikelihoodLoss": (2,)}
     return not all(index in against.get(node.op_type, ()) for node, index in value.uses())

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
+from poet_onnx.gradients.merged import part_merged
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
@@ -100,7 +101,7 @@ def find_parameters(
     if words is not None:
         _warn_of_parted(words.part(), warn)
     else:
-        _part_merged(graph, warn)
+        part_merged(model, warn)
         _warn_of_merged(graph, warn)
     tied = show_weights(graph)
     statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
@@ -129,7 +130,7 @@ def find_parameters(
     if words is not None:
         _warn_of_padding({name: row for name, row in words.padded().items() if name in trained}, warn)
     elif train is None:
-        _warn_of_folded(trained, warn)
+        _warn_of_folded(trained, real, warn)
     return Parameters(tuple(trained), tuple(name for name in real if name not in set(trained)), tied, tuple(doubts))
 
 
@@ -204,33 +205,6 @@ def _warn_of_parted(count: int, warn: Callable[[str], None]) -> None:
         warn(f"The exporter merged {count} tensors with others of equal numbers: each is one by itself again.")
 
 
-def _part_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
-    """Make parameters of their own again of those that torch's legacy exporter merged, because they were equal.
-
-    Of a module in eval mode it keeps the first of equal parameters, and writes an Identity with the name of each other.
-    Tied weights have no Identity: the module itself has them once.
-    """
-    copies = [
-        (node, source)
-        for node in graph
-        if node.op_type == "Identity" and node.domain in ONNX_DOMAINS and (source := node.inputs[0]) is not None
-        if source.is_initializer() and source.dtype in REAL and len(source.uses()) > 1
-        if source.const_value is not None and not node.outputs[0].is_graph_output()
-    ]
-    for node, source in copies:
-        output = node.outputs[0]
-        name, output.name = output.name or "", None
-        assert source.const_value is not None
-        tensor = ir.tensor(source.const_value.numpy(), name=name)  # a value renames the tensor that it is given
-        own = ir.Value(name=name, type=source.type, shape=source.shape, const_value=tensor)
-        output.replace_all_uses_with(own)
-        graph.remove(node, safe=True)
-        graph.register_initializer(own)
-    if copies:
-        shown = ", ".join(sorted({f"'{source.name}'" for _, source in copies})[:3])
-        warn(f"The exporter merged parameters of equal numbers into {shown}: each is one by itself again.")
-
-
 def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
     """Warn of a vector that several normalizations read: exporters merge those that are equal before training."""
     for value in graph.initializers.values():
@@ -246,10 +220,10 @@ def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
             return
 
 
-def _warn_of_folded(trained: Sequence[str], warn: Callable[[str], None]) -> None:
-    """Warn of convolutions that torch's legacy exporter computed a weight for."""
+def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
+    """Warn of convolutions that torch's legacy exporter computed a weight for; Keras's all have such names."""
     folded = [name for name in trained if name.startswith(FOLDED)]
-    if folded:
+    if folded and not all(name.startswith(ANONYMOUS) for name in known):
         warn(
             f"{quoted(folded, 1)} was computed by the exporter,"
             " which folds batch normalizations into convolutions for inference: one weight is trained in place of the"

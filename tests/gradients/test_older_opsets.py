@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from forward_models import random, step
@@ -54,6 +55,46 @@ def test_the_loss_and_the_gradients_are_torchs(ir_version: int) -> None:
     for name, parameter in (("weight", weight), ("last", last)):
         assert parameter.grad is not None
         np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), rtol=1e-4, atol=1e-7)
+
+
+SCALES = {"scales": [1, 1, 1.5, 2], "small": [1, 1, 0.75, 1], "mixed": [1, 1, 1.5, 0.75]}
+
+
+def resized(opset: int, body: str) -> onnx.ModelProto:
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> net (float[1,3,4,4] x) => (float[a,b,c,d] y) {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    arrays = {"weight": random(3, 3, 1, 1)} | {name: np.array(each, np.float32) for name, each in SCALES.items()}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if f", {name})" in body
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    ("opset", "body"),
+    [
+        (10, 'h = Conv (x, weight) y = Resize <mode = "linear"> (h, scales)'),
+        (9, 'h = Conv (x, weight) y = Upsample <mode = "linear"> (h, scales)'),
+        (10, 'h = Conv (x, weight) y = Resize <mode = "nearest"> (h, scales)'),
+        (10, 'h = Conv (x, weight) y = Resize <mode = "nearest"> (h, small)'),
+        (11, "h = Conv (x, weight) c = Hardmax (h) y = Mul (h, c)"),
+        (11, "h = Conv (x, weight) c = Hardmax <axis = 2> (h) y = Mul (h, c)"),
+    ],
+)
+def test_what_newer_operators_do_otherwise_is_computed_as_onnxruntime_does(opset: int, body: str) -> None:
+    model, x = resized(opset, body), random(1, 3, 4, 4)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    (y,) = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+    made = poet_onnx.train_graph(model, loss="mse", train="weight")
+    loss, _ = step(made, x=x, target=np.zeros_like(y))
+    assert loss == pytest.approx(float(np.mean(np.square(y))), rel=1e-5)
+
+
+def test_a_resize_that_no_newer_one_does_is_refused() -> None:
+    model = resized(10, 'h = Conv (x, weight) y = Resize <mode = "nearest"> (h, mixed)')
+    with pytest.raises(InputError, match="makes one size larger and another one smaller"):
+        poet_onnx.train_graph(model, loss="mse", train="weight")
 
 
 def test_weights_in_another_file_come_along(tmp_path: Path) -> None:

@@ -26,13 +26,12 @@ def resize(builder: GradientBuilder) -> None:
     builder.send(0, gradient)
 
 
-def _scales(builder: GradientBuilder) -> list[float]:
-    """Return the scale of each axis, from the scales where they are given, from the shapes otherwise."""
+def _scales(builder: GradientBuilder) -> list[float] | None:
+    """Return the scale of each axis, None where the shape is given instead."""
     if builder.has(2) and builder.shape(builder.input(2)) != (0,):
         tensor = builder.input(2).const_value
         known = tensor.numpy() if tensor is not None else builder.known(2)
         if known is None:
             raise NoGradientError("its scales are computed at run time, but must be constants")
         return [float(scale) for scale in known]
-    shapes = zip(builder.shape(builder.output()), builder.shape(builder.input(0)), strict=True)
-    return [after / before for after, before in shapes]
+    return None

@@ -1,0 +1,109 @@
+"""Which equal parameters are one, in the files of torch's legacy exporter, and which it merged.
+
+Of a module in eval mode it keeps the first of equal tensors, and writes an Identity with the name of each other. Those
+that have a parameter's name are parameters of their own: weights that the module itself ties are in the file once. Of
+what has a name that the exporter gave it, as all that Keras writes by torch, the numbers tell: two weights of many
+different numbers are hardly equal. Of others, such as the zeros of biases, the layer tells that they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS
+from poet_onnx.gradients.paths import REAL
+from poet_onnx.gradients.torch_words import is_of_torch
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+_GENERATED = "onnx::"
+"""How names begin that torch's legacy exporter makes itself."""
+
+_MOST_EQUAL = 4
+"""Different numbers of a tensor at its start that a layer does not draw: an LSTM's biases are 0, and 1 at one gate."""
+
+
+def part_merged(model: ir.Model, warn: Callable[[str], None]) -> None:
+    """Make parameters of their own again of those that were merged, and let readers of one parameter read it itself.
+
+    Args:
+        model: without functions; changed in place.
+        warn: called with a sentence about what was parted.
+    """
+    if not is_of_torch(model):
+        return
+    graph = model.graph
+    copies = [
+        (node, source)
+        for node in graph
+        if node.op_type == "Identity" and node.domain in ONNX_DOMAINS and (source := node.inputs[0]) is not None
+        if source.is_initializer() and source.dtype in REAL and len(source.uses()) > 1
+        if source.const_value is not None and not node.outputs[0].is_graph_output()
+    ]
+    copies.sort(key=lambda each: not _is_drawn(each[1]))  # biases are told by weights
+    parted: set[str] = set()
+    for node, source in copies:
+        copy, read = node.outputs[0], source
+        if _is_another(copy, source):
+            parted.add(source.name or "")
+            read = _own(graph, copy, source)
+        copy.replace_all_uses_with(read)
+        graph.remove(node, safe=True)
+    if parted:
+        shown = ", ".join(f"'{name}'" for name in sorted(parted)[:3])
+        warn(f"The exporter merged parameters of equal numbers into {shown}: each is one by itself again.")
+
+
+def _own(graph: ir.Graph, copy: ir.Value, source: ir.Value) -> ir.Value:
+    """Return an initializer of a copy's name."""
+    name, copy.name = copy.name or "", None
+    assert source.const_value is not None
+    tensor = ir.tensor(source.const_value.numpy(), name=name)  # a value renames the tensor that it is given
+    own = ir.Value(name=name, type=source.type, shape=source.shape, const_value=tensor)
+    graph.register_initializer(own)
+    return own
+
+
+def _is_another(copy: ir.Value, source: ir.Value) -> bool:
+    """Return whether a copy is a parameter of its own."""
+    if not (copy.name or "").startswith(_GENERATED):
+        return True
+    return not _is_drawn(source) and not set(_places(copy)) & set(_places(source))
+
+
+def _is_drawn(value: ir.Value) -> bool:
+    """Return whether so many numbers of a tensor differ that no other one has them."""
+    assert value.const_value is not None
+    array = np.asarray(value.const_value.numpy())
+    return len(np.unique(array)) > max(_MOST_EQUAL, array.size // 16)
+
+
+def _places(value: ir.Value) -> Iterator[tuple[str, str]]:
+    """Yield what reads a tensor: the operator, and the weight of the layer whose values it changes, where known."""
+    for node, index in value.uses():
+        others = [each for place, each in enumerate(node.inputs) if place != index and each is not None]
+        for other in others if node.op_type != "Identity" else ():
+            layer = _weight_behind(other)
+            if layer:
+                yield node.op_type, layer
+
+
+def _weight_behind(value: ir.Value | None) -> str:
+    """Return the name of the weight that a value was computed with; empty where that is not known."""
+    while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
+        stored = [name for each in node.inputs if each is not None and (name := _initializer_behind(each))]
+        if node.op_type in WITH_WEIGHTS:
+            return stored[0] if stored else ""
+        if node.op_type not in (*MOVES, "Add", "Sub", "Mul", "Div"):
+            return ""
+        value = next((each for each in node.inputs if each is not None and not _initializer_behind(each)), None)
+    return ""
+
+
+def _initializer_behind(value: ir.Value) -> str:
+    """Return the name of the initializer that a value is, moved or not; empty where it is computed of others."""
+    while (node := value.producer()) is not None and node.op_type in MOVES and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value.name or "" if value.is_initializer() else ""

@@ -1,0 +1,51 @@
+"""The gradient of a resize is what ONNX Runtime's own resize, which is linear, makes of its transpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from forward_models import random, step
+
+import poet_onnx
+
+SIZE = 8
+WAYS = {
+    "aligned, a scale that does not divide": ("linear", "align_corners", "", [1.7, 1.3]),
+    "aligned cubic": ("cubic", "align_corners", "", [0.6, 0.45]),
+    "aligned, doubled": ("linear", "align_corners", "", [2.0, 2.0]),
+    "nearest at a tie": ("nearest", "half_pixel", "", [1.7, 1.3]),
+    "nearest below": ("nearest", "asymmetric", ', nearest_mode = "floor"', [0.6, 0.45]),
+    "nearest above": ("nearest", "align_corners", ', nearest_mode = "ceil"', [0.6, 1.0]),
+    "symmetric": ("linear", "half_pixel_symmetric", "", [1.7, 0.6]),
+    "to one": ("cubic", "pytorch_half_pixel", "", [0.125, 0.45]),
+}
+
+
+def network(way: str) -> onnx.ModelProto:
+    mode, coordinates, more, scales = WAYS[way]
+    attributes = f'mode = "{mode}", coordinate_transformation_mode = "{coordinates}"{more}'
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 19]> net (float[1,1,{SIZE},{SIZE}] x) => (float[a,b,c,d] y)'
+        f" {{ h = Mul (x, weight) y = Resize <{attributes}> (h, , scales) }}"
+    )
+    arrays = {"weight": np.ones((1, 1, SIZE, SIZE), np.float32), "scales": np.array([1, 1, *scales], np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_are_of_what_onnxruntime_computes(way: str) -> None:
+    model, x = network(way), random(1, 1, SIZE, SIZE)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    units = np.eye(SIZE * SIZE, dtype=np.float32).reshape(-1, 1, 1, SIZE, SIZE)
+    rows = np.array([np.asarray(session.run(None, {"x": unit})[0]).ravel() for unit in units], np.float64)
+    y = np.asarray(session.run(None, {"x": x})[0])
+    made = poet_onnx.train_graph(model, loss="mse", train="weight")
+    loss, found = step(made, x=x, target=np.zeros_like(y))
+    assert loss == pytest.approx(float(np.mean(np.square(y))), rel=1e-5)
+    expected = 2 / y.size * (rows @ y.ravel().astype(np.float64)).reshape(x.shape) * x
+    np.testing.assert_allclose(found["weight"], expected, atol=2e-6 * np.abs(expected).max())
