@@ -6,6 +6,10 @@ from pathlib import Path
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import check_writable_folder
+from poet_onnx.files.sources import files_read
+
+_MODELS = ("MODEL", "FORWARD")
+"""Inputs that may have their weights in other files."""
 
 
 def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bool) -> None:
@@ -21,6 +25,9 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
             or not writable.
     """
     seen = {path.resolve(): option for option, path in inputs.items()}
+    for option, path in inputs.items():
+        for each in files_read(path) if option in _MODELS else ():
+            seen.setdefault(each, f"the weights of {option}")
     for option, path in paths.items():
         other = seen.setdefault(path.resolve(), option)
         if other != option:

@@ -114,6 +114,18 @@ def check_external_data(path: str | os.PathLike[str]) -> None:
             pass
 
 
+def data_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files in the folder of a model's file that have its weights; none if it is no model."""
+    try:
+        data = opened(path)
+        if not _mentions(data, b"location"):
+            return []
+        found = {location for _, location in _external_data(data, whole(data), "model")}
+        return [Path(path).parent / location_below(each, "The external data of a tensor") for each in sorted(found)]
+    except InputError:
+        return []
+
+
 def _tensors(model: Bytes) -> Iterator[TensorHead]:
     for graph in fields(model, whole(model)):
         for initializer in fields(model, graph) if graph.number == GRAPH else ():

@@ -20,6 +20,7 @@ from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
+from poet_onnx.files.sources import check_apart, files_read
 from poet_onnx.files.values import joined
 from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
@@ -80,6 +81,7 @@ class TrainGraph:
         fused: what evaluates beside a rewritten graph in place of `evaluation`, which then is exported alone: a graph
             with the single nodes and the frozen weights of the training graph. None where that is no other graph.
         constants: what a rewritten graph reads from a store besides, by name.
+        sources: files that it was read from; none of them is written over.
     """
 
     training: ir.Model
@@ -92,6 +94,7 @@ class TrainGraph:
     warnings: tuple[str, ...] = ()
     fused: ir.Model | None = None
     constants: Mapping[str, Array] = field(default_factory=dict)
+    sources: frozenset[Path] = frozenset()
 
     def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the three files into a folder, which is made if it is not there: all of them or none.
@@ -101,9 +104,10 @@ class TrainGraph:
             replace: whether files of their names may be replaced.
 
         Raises:
-            InputError: if one cannot be written, or is there and must stay.
+            InputError: if one cannot be written, or is there and must stay, or is one that the model was read from.
         """
         target = Path(folder)
+        check_apart([target / name for name in (EVALUATION, VALUES, TRAINING)], self.sources)
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -201,6 +205,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         adapters,
         warnings=tuple(warnings),
         fused=fused,
+        sources=files_read(model),
     )
 
 

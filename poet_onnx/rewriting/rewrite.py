@@ -24,6 +24,7 @@ from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
+from poet_onnx.files.sources import check_apart, files_read
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
@@ -71,6 +72,7 @@ class RewriteResult:
         train_graph: what was made of a forward model, with the parameters' values; None if a training graph was given.
             With an optimizer in the step its evaluation graph is planned, too, for the same region of memory.
         others: the same model with plans for smaller RAM budgets, smallest first, where several were asked for.
+        sources: files that the model was read from; none of them is written over.
     """
 
     model: ir.Model
@@ -94,6 +96,7 @@ class RewriteResult:
     warnings: tuple[str, ...] = ()
     train_graph: TrainGraph | None = None
     others: tuple[RewriteResult, ...] = ()
+    sources: frozenset[Path] = frozenset()
 
     def save(
         self, path: str | os.PathLike[str], *, replace: bool = True, written: Written | None = None
@@ -113,9 +116,10 @@ class RewriteResult:
             The files: the model, what goes beside it, and those of other plans.
 
         Raises:
-            InputError: if one cannot be written, or is there and must stay.
+            InputError: if one cannot be written, or is there and must stay, or is one that the model was read from.
         """
         target, paths = Path(path), self.files(path)
+        check_apart(paths, self.sources)
         with contextlib.nullcontext(written) if written is not None else Written() as files:
             if self.train_graph is not None:
                 self.train_graph.save_values(target, replace=replace, written=files)
@@ -175,7 +179,7 @@ def rewrite(
         else:
             result = _rewritten(given.model, settled, given.forward, made)
     warnings = (*(() if made is None else made.warnings), *result.warnings)
-    return replace(result, warnings=warnings)
+    return replace(result, warnings=warnings, sources=files_read(model_or_path))
 
 
 def pipeline(**options: Any) -> InPlacePass:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from cli_runs import Cli, assert_one_sentence
 
+import poet_onnx
 from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.terminal import printable, show_json
 from poet_onnx.errors import InputError
@@ -40,6 +42,25 @@ def test_an_input_is_never_written_over(tmp_path: Path, force: bool) -> None:
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(InputError, match="same file"):
         check_writable({"OUT": tmp_path / "link"}, inputs={"MODEL": path}, force=force)
+
+
+@pytest.mark.parametrize("option", ["MODEL", "FORWARD"])
+def test_the_weights_of_a_model_are_never_written_over(tmp_path: Path, option: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Add (x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    path = tmp_path / "x.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="y.safetensors", size_threshold=0)
+    data = (tmp_path / "y.safetensors").read_bytes()
+    with pytest.raises(InputError, match=f"OUT and the weights of {option} are the same file"):
+        check_writable({"OUT": tmp_path / "y.safetensors"}, inputs={option: path}, force=True)
+    with pytest.raises(InputError, match="is a file that the model was read from"):
+        poet_onnx.rewrite(path, loss="mse", train="w", device="a72", target="stock").save(tmp_path / "y.onnx")
+    with pytest.raises(InputError, match="is a file that the model was read from"):
+        poet_onnx.rewrite(path, loss="mse", train="w", device="a72", target="stock").save(path)
+    assert (tmp_path / "y.safetensors").read_bytes() == data
+    assert {each.name for each in tmp_path.iterdir()} == {"x.onnx", "y.safetensors"}
 
 
 def test_two_outputs_need_two_files(tmp_path: Path) -> None:
