@@ -1,13 +1,14 @@
 """A quick plan for an order, judged by the simulator: what the order is worth at a budget, without a solver.
 
-An eviction takes milliseconds, so that many orders can be compared. There are three ways: one value after the other, by
-segments, and by segments with parts.
+An eviction takes milliseconds, so that many orders can be compared. They go one value after the other, by segments,
+and by segments with parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, evict
 from poet_onnx.scheduling.liveness import Integers, Profile
-from poet_onnx.scheduling.segments import evict_in_parts, evict_in_segments
+from poet_onnx.scheduling.segments import FEW_SEGMENTS, OTHER_SEGMENTS, evict_in_parts, evict_in_segments
 from poet_onnx.scheduling.steps import SimulatedPlan, steps_of_eviction
 from poet_onnx.simulate import replay, simulate
 from poet_onnx.transfers import overlap, spread_out
@@ -25,14 +26,20 @@ MOST_CORRECTIONS = 8
 """Tries of a quick plan, each with room for what the ones before did not count."""
 
 
+_Way = Callable[[Profile, Limits], Eviction | None]
+_WAYS: tuple[_Way, ...] = (
+    evict,
+    evict_in_segments,
+    partial(evict_in_parts, ways=FEW_SEGMENTS),
+    partial(evict_in_parts, ways=OTHER_SEGMENTS),
+)
+
+
 def quick_plan(profile: Profile, limits: Limits) -> SimulatedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    plans = [_corrected(profile, limits, way) for way in (evict, evict_in_segments, evict_in_parts)]
+    plans = [_corrected(profile, limits, way) for way in _WAYS]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
-
-
-_Way = Callable[[Profile, Limits], Eviction | None]
 
 
 def _corrected(profile: Profile, limits: Limits, way: _Way) -> SimulatedPlan | None:

@@ -22,8 +22,13 @@ from poet_onnx.scheduling.liveness import Integers, Profile
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of segments that are tried."""
 
-PARTS = ((2, 6), (3, 4), (3, 8), (4, 3), (4, 4), (4, 6), (4, 7), (4, 8), (5, 5), (6, 2), (6, 6), (8, 3))
+Parts = tuple[tuple[int, int], ...]
+
+FEW_SEGMENTS: Parts = ((3, 4), (4, 4), (4, 6), (4, 7), (4, 8), (6, 6))
 """Numbers of segments, and of parts of each one: transformers have 12, 16, 24, 28, 32 or 36 layers."""
+
+OTHER_SEGMENTS: Parts = ((2, 6), (3, 8), (4, 3), (5, 5), (6, 2), (8, 3))
+"""Further ones, apart from those: the cheapest of all may turn out to hold too much where another one does not."""
 
 
 def evict_in_segments(profile: Profile, limits: Limits) -> Eviction | None:
@@ -31,9 +36,9 @@ def evict_in_segments(profile: Profile, limits: Limits) -> Eviction | None:
     return _cheapest(in_segments(profile, limits, count) for count in SEGMENTS)
 
 
-def evict_in_parts(profile: Profile, limits: Limits) -> Eviction | None:
+def evict_in_parts(profile: Profile, limits: Limits, ways: Parts) -> Eviction | None:
     """Return the cheapest one by segments with parts, or None; what runs where a segment begins may need more RAM."""
-    return _cheapest(in_segments(profile, limits, segments, parts) for segments, parts in PARTS)
+    return _cheapest(in_segments(profile, limits, segments, parts) for segments, parts in ways)
 
 
 def _cheapest(plans: Iterable[Eviction]) -> Eviction | None:

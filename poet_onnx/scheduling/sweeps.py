@@ -17,10 +17,10 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
 from poet_onnx.scheduling.liveness import Profile
-from poet_onnx.scheduling.segments import PARTS, SEGMENTS, in_segments
+from poet_onnx.scheduling.segments import FEW_SEGMENTS, SEGMENTS, in_segments
 from poet_onnx.scheduling.steps import steps_of_eviction
 
-WAYS = (*((count, 1) for count in (1, *SEGMENTS)), *PARTS)
+WAYS = (*((count, 1) for count in (1, *SEGMENTS)), *FEW_SEGMENTS)
 """Numbers of segments of the sweeps, and of their parts: with one, whatever is cheapest leaves RAM."""
 
 STRIDE = 0.93
