@@ -15,9 +15,10 @@ from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.outputs import model_outputs
 from poet_onnx.gradients.parameters import show_weights
+from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import infer_types
-from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.passes.node_builder import let_stand_for
 
 
@@ -36,8 +37,7 @@ def forward_model(
         InputError: if an output is not known, or what the model reads is not computed in inference.
     """
     graph = model.graph
-    if any(map(is_accumulator, graph)):
-        raise InputError("The model accumulates gradients: give the forward model, not the training graph.")
+    check_forward(graph)
     if outputs is None and cut_loss:
         outputs = model_outputs(model)
         model.metadata_props[OUTPUTS_KEY] = json.dumps(outputs)
@@ -50,6 +50,17 @@ def forward_model(
     infer_types(model)  # what was inside of the model may have had no type, and an output must have one
     free_batch(model, [value.name or "" for value in graph.outputs], own)
     return _payload(model)
+
+
+def check_forward(graph: ir.Graph) -> None:
+    """Refuse a graph that trains.
+
+    Raises:
+        InputError: if it changes parameters, or adds to gradients.
+    """
+    for node in graph:
+        if is_accumulator(node) or spec_of(node.domain, node.op_type, plain_attributes(node)).update:
+            raise InputError("The model trains: give the forward or evaluation graph, not the training graph.")
 
 
 def _payload(model: ir.Model) -> tuple[bytes, Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from poet_onnx.description.forward import FORWARD_KEY
-from poet_onnx.description.metadata import PANELS_KEY, EvaluationDescription
+from poet_onnx.description.metadata import PANELS_KEY, TRAINING_KEY, EvaluationDescription
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import read_metadata
 from poet_onnx.files.regular import open_regular
@@ -54,6 +54,8 @@ class Evaluation:
             except OSError as error:
                 raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
             found = read_metadata(source)
+            if TRAINING_KEY in found:
+                raise InputError(f"{source} is a training graph, and would train: give the evaluation graph beside it.")
             self._metadata = {key: text for key, text in found.items() if key != FORWARD_KEY}
         self._description = EvaluationDescription.of_metadata(self._metadata)
 

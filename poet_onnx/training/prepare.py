@@ -13,7 +13,7 @@ from poet_onnx.choices import AUTO
 from poet_onnx.description.metadata import TRAINING_KEY, Description, planned_threads
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
-from poet_onnx.gradients.inference import infer_only
+from poet_onnx.gradients.inference import check_forward, infer_only
 from poet_onnx.graph.extract import infer_types
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.extract.roles import forget_roles
@@ -71,6 +71,7 @@ def evaluation_graph(eval_model: ir.Model, shared: Collection[str]) -> tuple[byt
         shared: names of the arrays.
     """
     model = eval_model.clone()
+    check_forward(model.graph)
     free_state(model.graph, [name for name in model.graph.initializers if name in shared])
     infer_only(model)
     return _payload(model), known_ranges(eval_model)

@@ -347,3 +347,18 @@ TrainingSession("none.onnx", {{}})
         assert last.endswith(str(refused.value))
     else:
         assert "PoetWarning: onnxruntime-training was imported before this session and brought torch" in last
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_training_graph_does_not_evaluate(model_path: Callable[..., Path], tmp_path: Path, in_memory: bool) -> None:
+    """It would train: with the update in the step, a parameter is another one after each batch."""
+    original, path = model_path("mlp-mse"), tmp_path / "net.onnx"
+    poet_onnx.rewrite(original, device="host", target="training", optimizer="sgd").save(path)
+    values = original.parent / "checkpoint"
+    if not in_memory:
+        with pytest.raises(InputError, match="is a training graph, and would train"):
+            poet_onnx.TrainingSession(path, values, eval_model=path)
+        return
+    session = poet_onnx.TrainingSession(path, values, eval_model=onnx.load(path))
+    with pytest.raises(InputError, match="The model trains"):
+        session.eval()
