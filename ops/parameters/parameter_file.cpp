@@ -1,6 +1,7 @@
 #include "parameters/parameter_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -59,7 +60,12 @@ struct ParameterFile::Head {
 };
 
 ParameterFile::ParameterFile(int descriptor, const std::string& directory)
-    : file_(directory, descriptor), fork_depth_(fork_depth()) {}
+    : file_(directory, descriptor), fork_depth_(fork_depth()) {
+  // Whoever has the directory has its lock; but the file may have another name in another directory.
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0)
+    throw Error(errno == EWOULDBLOCK ? "the store in " + directory + " is in use by another process or session"
+                                     : "the store in " + directory + " cannot be locked: " + error_text(errno));
+}
 
 // A child of fork() has the channel's memory, but not its thread.
 ParameterFile::~ParameterFile() {

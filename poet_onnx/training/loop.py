@@ -91,6 +91,8 @@ class SessionLoop:
     _evaluate: Callable[[], Runner]
     _evaluated: Callable[..., tuple[float, Outputs, Mapping[str, Any]]]
     save_checkpoint: Callable[[str | os.PathLike[str]], None]
+    _keep_epoch: Callable[[], None]
+    """Make it last that an epoch has ended, where a store goes on by itself."""
 
     @property
     def learning_rate(self) -> float:
@@ -171,7 +173,9 @@ class SessionLoop:
                 each.on_fit_begin(self)
             while self._progress.epoch < epochs:
                 ended.append(self._epoch(loader, evaluate, metrics, callbacks))
-                if any([each.on_epoch_end(self, ended[-1]) is True for each in callbacks]):  # noqa: C419 - all hear it
+                is_last = any([each.on_epoch_end(self, ended[-1]) is True for each in callbacks])  # noqa: C419 - all hear it
+                self._keep_epoch()
+                if is_last:
                     break
         finally:
             for each in callbacks:

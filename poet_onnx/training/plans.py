@@ -58,6 +58,15 @@ class Plans:
         """RAM budgets of the plans, smallest first; none for a model with one plan."""
         return () if self._family is None else self._family.budgets_bytes
 
+    @property
+    def files(self) -> frozenset[Path]:
+        """Training and evaluation graphs of all plans, as far as they are files, with all links resolved."""
+        found = [Path(each) for each in (self._model, self._eval_model) if isinstance(each, (str, os.PathLike))]
+        for budget_bytes in self.budgets_bytes:
+            path, evaluation = self._paths(budget_bytes)
+            found += [path, *([] if evaluation is None else [evaluation])]
+        return frozenset(each.resolve() for each in found)
+
     def within(self, limit_bytes: int) -> int:
         """Return the largest budget that a limit bears.
 

@@ -148,6 +148,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             raise InputError("The model keeps its parameters in a store: give TrainingSession its directory, store=.")
         if directory is None:
             return
+        if not os.fspath(directory):
+            raise InputError("The directory of the store has no name: give TrainingSession one, store=.")
         if not described.has_store:
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
         memory.store = SessionStore(directory, described, self._optimizer, memory.arrays, memory.frozen)
@@ -321,6 +323,10 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         self._refuse_half_changed()
         with self._all_or_failed():
             self._memory.store.commit(self._progress)
+
+    def _keep_epoch(self) -> None:
+        if self._memory.store is not None:
+            self.commit()
 
     @property
     def store_statistics(self) -> StoreStatistics | None:

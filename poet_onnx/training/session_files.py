@@ -23,9 +23,11 @@ from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
+from poet_onnx.training.plans import Plans
 from poet_onnx.training.prepared import Prepared
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import Runner
+from poet_onnx.training.store_file import is_of_store
 
 if TYPE_CHECKING:
     from poet_onnx.training.prepare import AnyModel
@@ -38,6 +40,7 @@ class SessionFiles:
     _model: Prepared
     _evaluation: Evaluation
     _memory: Memory
+    _plans: Plans
     _progress: Progress
     _schedule: Callable[[int], float] | None
     _step: Runner
@@ -53,9 +56,11 @@ class SessionFiles:
         is in its data is in it, too; the schedule, and the data of a loop of one's own, are the caller's to know.
 
         Raises:
-            InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed.
+            InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed,
+                or a file of the session's own is there.
         """
         self._refuse_half_changed("there is nothing whole to save")
+        self._refuse_own(path)
         others = self._description.unresumable
         if others:
             raise InputError(
@@ -64,6 +69,18 @@ class SessionFiles:
             )
         tensors = self._memory.lasting(gradients=self._progress.batches > 0)
         write_checkpoint(path, tensors, self._progress.to_values())
+
+    def _refuse_own(self, path: str | os.PathLike[str]) -> None:
+        """Refuse to write over a file that the session lives from.
+
+        Raises:
+            InputError: if a path is of one.
+        """
+        target, store = Path(path).resolve(), self._memory.store
+        if store is not None and target.parent == store.directory.resolve() and is_of_store(target):
+            raise InputError(f"{path} is a file of the session's store: write to another place.")
+        if target in self._plans.files:
+            raise InputError(f"{path} is a file of the session, which reads it: write to another place.")
 
     @exclusive
     @other_code()
@@ -131,6 +148,7 @@ class SessionFiles:
         from poet_onnx.training.free_batch import free_batch_of
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
+        self._refuse_own(path)
         source = self._evaluation.source if model is None else model
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")

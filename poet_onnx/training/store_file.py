@@ -84,6 +84,11 @@ class _Statistics(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in StoreStatistics.__dataclass_fields__)
 
 
+def is_of_store(path: Path) -> bool:
+    """Return whether a path is of a file that a store has in its directory."""
+    return path.name in (_FILE, f"{_FILE}.new", "lock")
+
+
 def has_store(directory: str | os.PathLike[str]) -> bool:
     """Return whether there is a store in a directory."""
     return os.path.lexists(Path(directory, _FILE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +109,11 @@ class SessionStore:
     def _keep(self, name: str, *, trained: bool) -> None:
         array = self._resident[name] = self._arrays[name]
         self._tensors[name] = Stored(Kind(array.dtype.name, array.shape), trained)
+
+    @property
+    def directory(self) -> Path:
+        """Where the store is."""
+        return Path(self._directory)
 
     @property
     def file(self) -> StoreFile:

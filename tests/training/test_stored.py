@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import resource
 import signal
 import subprocess
@@ -347,6 +348,64 @@ def test_a_fit_goes_on_where_the_store_is(nets: dict[str, Path], tmp_path: Path)
     assert (again.epoch, again.steps) == (1, 4)
     again.fit(batches, epochs=2)
     assert state(again, tmp_path / "again") == state(whole, tmp_path / "saved")
+
+
+def test_a_fit_that_has_ended_is_not_told_of_again(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    session = session_of(path, store=tmp_path / "store", commit_every=1000)
+    batches = [feeds(session, number) for number in range(2)]
+    session.fit(batches, epochs=2)
+    del session
+    gc.collect()
+    again = session_of(path, store=tmp_path / "store")
+    assert (again.epoch, again.steps) == (2, 4)
+    (epoch,) = again.fit(batches, epochs=3)
+    assert epoch.number == 2
+    assert math.isfinite(epoch.figures["loss"])
+
+
+def test_a_session_writes_over_nothing_that_it_lives_from(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    session = session_of(path, store=tmp_path / "store")
+    session.step(feeds(session, 0))
+    for name in ("parameters.poet", "lock"):
+        with pytest.raises(InputError, match="is a file of the session's store"):
+            session.save_checkpoint(tmp_path / "store" / name)
+    session.save_checkpoint(tmp_path / "store" / "beside.safetensors")
+    (tmp_path / "link").symlink_to(path)
+    for own in (path, path.with_name("disk.eval.onnx"), tmp_path / "link"):
+        with pytest.raises(InputError, match="is a file of the session"):
+            session.save_checkpoint(own)
+        with pytest.raises(InputError, match="is a file of the session"):
+            session.export_inference_model(own)
+    session.step(feeds(session, 1))
+    before = state(session, tmp_path / "state")
+    del session
+    gc.collect()
+    assert state(session_of(path, store=tmp_path / "store"), tmp_path / "again") == before
+
+
+def test_the_file_of_a_store_is_locked_under_any_name(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    session = session_of(path, store=tmp_path / "store")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "parameters.poet").hardlink_to(tmp_path / "store" / "parameters.poet")
+    with pytest.raises(InputError, match="is in use by another process or session"):
+        session_of(path, store=tmp_path / "other")
+    del session
+    gc.collect()
+    assert session_of(path, store=tmp_path / "other").updates == 0
+
+
+def test_a_store_without_a_name_is_refused(
+    nets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(InputError, match="directory of the store has no name"):
+        session_of(path, store="")
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_a_session_says_what_its_store_lacks(nets: dict[str, Path], tmp_path: Path) -> None:
