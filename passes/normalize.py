@@ -16,7 +16,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.graph.extract import check_structure, plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
-from poet_onnx.graph.shapes import Array, TensorType, fixed_dims, infer
+from poet_onnx.graph.shapes import Array, TensorType, dim_name, fixed_dims, infer
 from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.expand import ChainOperands, ExpandDivGrad, ExpandFunctions
 
@@ -73,13 +73,13 @@ class FixDims(InPlacePass):
         fixed_dims(model, self._dims)
         for value in _values(model.graph):
             if value.shape is not None:
-                value.shape = ir.Shape([self._size(dim) for dim in value.shape])
+                value.shape = ir.Shape([self._size(value, axis) for axis in range(len(value.shape))])
         return PassResult(model, modified=bool(self._dims))
 
-    def _size(self, dim: int | ir.SymbolicDim) -> int | str | None:
-        if isinstance(dim, int):
-            return dim
-        return None if dim.value is None else self._dims.get(dim.value, dim.value)
+    def _size(self, value: ir.Value, axis: int) -> int | str | None:
+        assert value.shape is not None
+        dim = value.shape[axis]
+        return dim if isinstance(dim, int) else self._dims.get(dim_name(value, axis), dim.value)
 
 
 class FoldConstants(InPlacePass):

@@ -75,13 +75,13 @@ def compare(model_or_path: Model, options: CompareOptions) -> Comparison:
     """
     sweep, output = Sweep.read(options), options.output
     cells = None
-    if output is not None:
-        _make(Path(output))
-        cells = Path(output) / CELLS
     with opened(options.executor) as workers:
         limits = [budget for _, budget in sweep.budgets]
         steps = prepared_steps(model_or_path, options, sweep.devices, limits, part_bytes=sweep.part_bytes)
         jobs = list(sweep.jobs(steps))
+        if output is not None:
+            _make(Path(output))
+            cells = Path(output) / CELLS
         results, is_whole = fill(jobs, workers, Cache(cells, warn_user), options.progress)
     return Comparison(tuple(results), is_whole)
 

@@ -68,7 +68,7 @@ class ForwardOptions(OptionRecord):
     )
     dims: Mapping[str, int] | None = option(
         None,
-        "Sizes of named dynamic dimensions, such as batch=8.",
+        "Sizes of dynamic dimensions, such as batch=8, or x.0=8 where the first one of input x has no name.",
         flag="--dim",
         metavar="NAME=N",
         least=1,

@@ -138,7 +138,7 @@ def _check_patterns(given: Mapping[str, Sequence[str]], names: Sequence[str], lo
     for what, patterns in given.items():
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in (*names, *(lost if what == "freeze" else ()))):
-                shown = ", ".join(names[:6]) or "none"
+                shown = listed(names, 6) or "none"
                 raise InputError(f"No parameter is named '{pattern}', which {what} names; the model has {shown}.")
 
 

@@ -60,6 +60,14 @@ def describe(node: ir.Node) -> str:
     return f"node '{node.name or (node.outputs[0].name if node.outputs else '')}' (operator {node.op_type})"
 
 
+def dim_name(value: ir.Value, axis: int) -> str:
+    """Return the name of a dimension that is not fixed: its own, or such as `x.0`, which an exporter left out."""
+    assert value.shape is not None
+    dim = value.shape[axis]
+    own = dim.value if isinstance(dim, ir.SymbolicDim) else None
+    return own or f"{value.name}.{axis}"
+
+
 def fixed_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
     """Check that the named dimensions exist in the graph's inputs and that their sizes make sense.
 
@@ -67,10 +75,10 @@ def fixed_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
         InputError: a name that no input has, or a size below 1.
     """
     known = {
-        dim.value
+        dim_name(value, axis)
         for value in model.graph.inputs
-        for dim in value.shape or ()
-        if isinstance(dim, ir.SymbolicDim) and dim.value is not None
+        for axis, dim in enumerate(value.shape or ())
+        if isinstance(dim, ir.SymbolicDim)
     }
     for name, size in dims.items():
         if not is_whole(size) or size < 1:
@@ -84,7 +92,7 @@ def declared_type(value: ir.Value, dims: Mapping[str, int]) -> TensorType | None
     """Return the type that the model declares for a value, or None where it is not complete."""
     if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
         return None
-    shape = [dim if isinstance(dim, int) else dims.get(dim.value or "") for dim in value.shape]
+    shape = [dim if isinstance(dim, int) else dims.get(dim_name(value, axis)) for axis, dim in enumerate(value.shape)]
     if any(size is None for size in shape):
         return None
     return TensorType(value.dtype, tuple(int(size) for size in shape if size is not None))

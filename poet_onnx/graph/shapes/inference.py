@@ -20,6 +20,7 @@ from poet_onnx.graph.shapes.declared import (
     check_size,
     declared_type,
     describe,
+    dim_name,
     fitting,
     fixed_dims,
 )
@@ -116,15 +117,11 @@ class _Inference:
         if value.shape is None:
             raise InputError(f"The graph input '{value.name}' declares no shape: export the model with static shapes.")
         for index, dim in enumerate(value.shape):
-            if isinstance(dim, ir.SymbolicDim) and dim.value not in self.dims:
-                if dim.value is None:
-                    raise InputError(
-                        f"Dimension {index} of the graph input '{value.name}' is not fixed and has no name:"
-                        " export the model with static shapes."
-                    )
+            name = dim_name(value, index)
+            if isinstance(dim, ir.SymbolicDim) and name not in self.dims:
                 raise InputError(
-                    f"Dimension {index} of the graph input '{value.name}' is not fixed: give the size of '{dim.value}',"
-                    f" such as --dim {dim.value}=8."
+                    f"Dimension {index} of the graph input '{value.name}' is not fixed: give the size of '{name}',"
+                    f" such as --dim {name}=8."
                 )
         raise InputError(f"The graph input '{value.name}' declares no element type: export the model again.")
 
