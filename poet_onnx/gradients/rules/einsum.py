@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from string import ascii_letters
-
 import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
+from poet_onnx.passes.einsum import indices_of
 
 
 @gradient_of("Einsum")
@@ -47,20 +46,9 @@ def _repeat(builder: GradientBuilder, value: ir.Value, shape: tuple[int, ...], f
 
 
 def _terms(builder: GradientBuilder) -> tuple[list[tuple[str, tuple[int, ...]]], str]:
-    """Return each operand's indices and shape, and the result's indices; dots become letters of their own."""
-    equation = builder.attributes["equation"].replace(" ", "")
-    left, _, right = equation.partition("->")
+    """Return each operand's indices and shape, and the result's indices."""
     shapes = [builder.shape(value) for value in builder.node.inputs if value is not None]
-    free = [letter for letter in ascii_letters if letter not in equation]
-    counts = [len(shape) - len(term.replace("...", "")) for term, shape in zip(left.split(","), shapes, strict=True)]
-    dots = "".join(free[: max(counts)])
-    terms = [
-        (term.replace("...", dots[len(dots) - count :]), shape)
-        for term, count, shape in zip(left.split(","), counts, shapes, strict=True)
-    ]
-    if any(len(set(term)) < len(term) for term, _ in terms):
+    terms, result = indices_of(builder.attributes["equation"], [len(shape) for shape in shapes])
+    if any(len(set(term)) < len(term) for term in terms):
         raise NoGradientError("an operand has an index twice")
-    if "->" in equation:
-        return terms, right.replace("...", dots)
-    every = "".join(term for term, _ in terms)
-    return terms, dots + "".join(sorted(letter for letter in set(every) - set(dots) if every.count(letter) == 1))
+    return list(zip(terms, shapes, strict=True)), result
