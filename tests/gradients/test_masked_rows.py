@@ -16,6 +16,8 @@ import poet_onnx
     [
         ("n = IsNaN(s) p = Where(n, zero, s)", True),
         ("p = Where(kept, s, zero)", True),  # of whole rows
+        ("c = Cast<to = 1>(s) p = Where(kept, c, zero)", True),
+        ("c = Cast<to = 11>(s) o = Cast<to = 11>(zero) d = Where(kept, c, o) p = Cast<to = 1>(d)", True),
         ("p = Where(some, s, zero)", False),  # of single numbers: what is left of a row has the gradient of all of it
         ("n = IsNaN(s) q = Where(n, zero, s) p = Add(q, s)", False),
     ],

@@ -39,17 +39,30 @@ def _without_masked_rows(builder: GradientBuilder, axis: int) -> ir.Value:
     hands on as its gradient is zero in such rows, but zero times NaN is NaN.
     """
     made = builder.output()
-    readers = {node for node, _ in made.uses()}
+    read = _behind_casts(made)
+    readers = {node for node, _ in read.uses()}
     tests = {node for node in readers if node.op_type == "IsNaN"}
     choice = next(iter(readers - tests), None)
-    if len(readers - tests) != 1 or choice is None or choice.op_type != "Where" or made.is_graph_output():
+    if len(readers - tests) != 1 or choice is None or choice.op_type != "Where" or read.is_graph_output():
         return made
     condition, sizes = choice.inputs[0], builder.shape(made)
     if condition is None:
         return made
     rows = (1,) * len(sizes) + builder.shape(condition)
     is_whole = condition.producer() in tests or rows[axis % len(sizes) - len(sizes)] == 1
-    return choice.outputs[0] if is_whole else made
+    if not is_whole:
+        return made
+    chosen = choice.outputs[0]
+    return chosen if read.dtype == made.dtype else builder.op("Cast", chosen, to=int(made.dtype or 0))
+
+
+def _behind_casts(value: ir.Value) -> ir.Value:
+    """Return a value behind casts that alone read it, such as ONNX's function of Attention has."""
+    readers = [node for node, _ in value.uses()]
+    while len(readers) == 1 and readers[0].op_type == "Cast" and not value.is_graph_output():
+        value = readers[0].outputs[0]
+        readers = [node for node, _ in value.uses()]
+    return value
 
 
 @gradient_of("Gelu", domain=MICROSOFT_DOMAIN)
