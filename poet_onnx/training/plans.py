@@ -62,9 +62,9 @@ class Plans:
     def files(self) -> frozenset[Path]:
         """Training and evaluation graphs of all plans, as far as they are files, with all links resolved."""
         found = [Path(each) for each in (self._model, self._eval_model) if isinstance(each, (str, os.PathLike))]
-        for budget_bytes in self.budgets_bytes:
-            path, evaluation = self._paths(budget_bytes)
-            found += [path, *([] if evaluation is None else [evaluation])]
+        if self._family is not None:  # whose model is a file
+            plans = [self._family.path_of(found[0], budget_bytes) for budget_bytes in self.budgets_bytes]
+            found += plans + [files_beside(path)[1] for path in plans if self._eval_model is not None]
         return frozenset(each.resolve() for each in found)
 
     def within(self, limit_bytes: int) -> int:

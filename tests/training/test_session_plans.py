@@ -186,6 +186,20 @@ def test_files_that_are_missing_or_of_another_rewrite_are_refused(net: Path, pla
     assert session.budget == large
 
 
+def test_a_checkpoint_needs_no_file_of_another_plan_and_replaces_none(plans: Path, tmp_path: Path) -> None:
+    path = copied(plans, tmp_path / "own")
+    session = session_of(path)
+    others = [each for each in path.parent.iterdir() if re.fullmatch(r"net\.\d+B\.onnx", each.name)]
+    assert len(others) == 2
+    for each in (*others, path, *(each.with_suffix(".eval.onnx") for each in (path, *others))):
+        with pytest.raises(InputError, match="is a file of the session"):
+            session.save_checkpoint(each)
+    for each in others:  # such as on a disk that is gone
+        each.unlink()
+    session.save_checkpoint(tmp_path / "saved.safetensors")
+    assert (tmp_path / "saved.safetensors").exists()
+
+
 def test_a_plan_that_cannot_be_loaded_leaves_the_one_of_before(
     plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
