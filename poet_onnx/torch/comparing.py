@@ -52,6 +52,8 @@ class Comparison:
         Raises:
             CheckFailedError: if torch cannot run a step.
         """
+        from torch.random import fork_rng
+
         self.found = Findings()
         self._adapters: set[str] = set()
         self._held: dict[str, Array] = {}  # adapters that are left out: their product is 0 and stays so
@@ -71,7 +73,7 @@ class Comparison:
                 f"({type(error).__name__}: {_line(error)}): mend that, or give check=False."
             ) from error
         self._double = self._in_double(module, example_inputs)
-        with calm_torch():
+        with fork_rng(devices=[]), calm_torch():  # a function may draw numbers
             self.found.problems, self.found.functions = look_at(calls)
 
     def _in_double(self, module: nn.Module, example_inputs: Any) -> Reference | None:

@@ -135,6 +135,23 @@ def test_one_that_differs_outside_the_batch_is_refused(function: Any, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_one_that_draws_leaves_the_random_state(tmp_path: Path) -> None:
+    class Shuffled(Square):
+        """Draws an order, and does not use it."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            """Square."""
+            torch.randperm(len(x))
+            return Square.forward(ctx, x)
+
+    net, x = Two(Shuffled.apply), torch.randn(4, 6)
+    before = torch.get_rng_state()
+    with pytest.warns(PoetWarning, match="Nothing was checked against torch: .* draws random numbers"):
+        poet_onnx.torch.export(net, x, tmp_path / "net.onnx", **OPTIONS)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_checkpoints_of_torch_are_nothing_to_warn_of(tmp_path: Path) -> None:
     report = check(lambda x: checkpoint(torch.relu, x, use_reentrant=True), tmp_path)
     assert report.passed
