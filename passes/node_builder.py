@@ -34,6 +34,21 @@ def let_stand_for(value: ir.Value, output: ir.Value) -> None:
     output.replace_all_uses_with(value, replace_graph_outputs=True)
 
 
+def replace_nodes(graph: ir.Graph, old: Sequence[ir.Node], new: Sequence[ir.Node], results: Sequence[ir.Value]) -> None:
+    """Put nodes into the place of others, whose results the last one computes under their names.
+
+    Args:
+        graph: that holds the old nodes.
+        old: with the last one last.
+        new: in their order; first outputs of the last one stand for the results.
+        results: outputs of old nodes that others may read.
+    """
+    graph.insert_before(old[-1], new)
+    for result, output in zip(results, new[-1].outputs, strict=False):
+        let_stand_for(output, result)
+    graph.remove(old, safe=True)
+
+
 def seen_as(graph: ir.Graph, value: ir.Value, name: str, sizes: Sequence[int]) -> ir.Value:
     """Return a value of the same numbers and other sizes, which is made once for all who ask for its name."""
     known = graph.initializers.get(f"{name}/shape")

@@ -13,7 +13,7 @@ for them in what is planned and in what it is compared with: their numbers are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from poet_onnx.graph.extract import constant_array, plain_attributes
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes.declared import describe
-from poet_onnx.passes.node_builder import let_stand_for, tensor_initializer
+from poet_onnx.passes.node_builder import replace_nodes, tensor_initializer
 
 _COUNTED_DROPOUT = "CountedDropout"
 _COUNTED = {
@@ -63,31 +63,18 @@ def count_runs(graph: ir.Graph, *, dropouts: bool) -> None:
     graph.opset_imports[POET_DOMAIN] = POET_VERSION
     for node in dropping:
         made, mask = node.outputs[0], node.outputs[1] if len(node.outputs) > 1 else None
-        new = ir.Node(
-            POET_DOMAIN,
-            _COUNTED_DROPOUT,
-            [node.inputs[0], _float_ratio(graph, node), runs],
-            [_seed(node)],
-            num_outputs=2,
-        )
+        inputs = [node.inputs[0], _float_ratio(graph, node), runs]
+        new = ir.Node(POET_DOMAIN, _COUNTED_DROPOUT, inputs, [_seed(node)], num_outputs=2, name=node.name)
         kept = new.outputs[1]  # the kernel makes it in any case
         kept.name, kept.type, kept.shape = f"{made.name}/mask", ir.TensorType(ir.DataType.BOOL), made.shape
-        _replace(graph, node, new, [made] if mask is None or not mask.name else [made, mask])
+        replace_nodes(graph, [node], [new], [made] if mask is None or not mask.name else [made, mask])
     for node in drawing:
         made, (operator, defaults) = node.outputs[0], _COUNTED[node.op_type]
         assert made.shape is not None
         numbers = [ir.AttrFloat32(name, node.attributes.get_float(name, number)) for name, number in defaults.items()]
-        shape = ir.AttrInt64s("shape", made.shape.numpy())
-        _replace(graph, node, ir.Node(POET_DOMAIN, operator, [runs], [_seed(node), shape, *numbers]), [made])
-
-
-def _replace(graph: ir.Graph, node: ir.Node, new: ir.Node, made: Sequence[ir.Value]) -> None:
-    """Let a node of ours make what another one made, under the same names."""
-    new.name = node.name
-    graph.insert_before(node, new)
-    for old, value in zip(made, new.outputs, strict=False):
-        let_stand_for(value, old)
-    graph.remove(node, safe=True)
+        attributes = [_seed(node), ir.AttrInt64s("shape", made.shape.numpy()), *numbers]
+        new = ir.Node(POET_DOMAIN, operator, [runs], attributes, name=node.name)
+        replace_nodes(graph, [node], [new], [made])
 
 
 def _seed(node: ir.Node) -> ir.Attr:

@@ -43,6 +43,9 @@ struct PageEntry {
 // How the file transfers its pages.
 enum class ParameterAccess : int { kAuto = 0, kCached = 1, kDirect = 2 };
 
+// Locks an open file of the store in a directory. Throws Error, also where another process or session has it locked.
+void lock_for_store(int descriptor, const std::string& directory);
+
 class ParameterFile {
  public:
   // Makes a new file of a name that must not be there yet, with room for everything. Throws Error.

@@ -1,7 +1,6 @@
 #include "parameters/parameter_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,11 +53,12 @@ ParameterStore::ParameterStore(const std::string& directory)
   const std::string path = directory + "/" + kLockName;
   lock_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly);
   if (lock_ < 0) throw Error("the store in " + directory + " cannot be locked: " + error_text(errno));
-  if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  ::close(lock_);
-  throw Error(error == EWOULDBLOCK ? "the store in " + directory + " is in use by another process or session"
-                                   : "the store in " + directory + " cannot be locked: " + error_text(error));
+  try {
+    lock_for_store(lock_, directory);
+  } catch (const Error&) {
+    ::close(lock_);
+    throw;
+  }
 }
 
 ParameterStore::~ParameterStore() {

@@ -114,7 +114,7 @@ def resize_matrix(attributes: Mapping[str, Any], before: int, after: int, scale:
     target = np.array([1, 1, before, after]) if scale is None else np.array([1, 1, 1, scale], np.float32)
     feeds = {"x": np.eye(before, dtype=np.float32).reshape(1, 1, before, before), "to": target}
     try:
-        (resized,) = computed(model, feeds)
+        resized = computed(model.SerializeToString(), feeds, failure="ONNX Runtime cannot resize")["y"]
     except InputError as error:
         raise UnsupportedError(str(error)) from error
     matrix: Array = resized[0, 0]

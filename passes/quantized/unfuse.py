@@ -25,7 +25,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
-from poet_onnx.passes.node_builder import let_stand_for
+from poet_onnx.passes.node_builder import replace_nodes
 from poet_onnx.passes.quantized.blocks import (
     BITS,
     LEAST_BLOCK,
@@ -215,9 +215,7 @@ def _write_product(graph: ir.Graph, node: ir.Node, floats: ir.Value, name: str) 
     if bias is not None:
         product.outputs[0].name = f"{name}/without bias"
         nodes.append(ir.Node("", "Add", [product.outputs[0], bias], num_outputs=1, name=f"{name}/Add"))
-    graph.insert_before(node, nodes)
-    let_stand_for(nodes[-1].outputs[0], node.outputs[0])
-    graph.remove(node, safe=True)
+    replace_nodes(graph, [node], nodes, node.outputs)
 
 
 def _transpose(floats: ir.Value, name: str) -> ir.Node:
@@ -285,9 +283,7 @@ def _look_up(weights: _Weights, node: ir.Node) -> bool:
     floats = weights.dequantized(node, source, Blocks(codes, scales, zeros, size))
     found = ir.Node("", "Gather", [floats, node.inputs[1]], num_outputs=1, name=re.sub(r"_Q[48]$", "", node.name or ""))
     found.metadata_props.update(node.metadata_props)
-    weights.graph.insert_before(node, found)
-    let_stand_for(found.outputs[0], node.outputs[0])
-    weights.graph.remove(node, safe=True)
+    replace_nodes(weights.graph, [node], [found], node.outputs)
     return True
 
 

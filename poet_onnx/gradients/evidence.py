@@ -128,9 +128,7 @@ def _is_weight(node: ir.Node, index: int, shape: tuple[int, ...]) -> bool:
 def _is_only_bias(node: ir.Node, index: int) -> bool:
     """Return whether a node adds a number to what a layer of a single unit makes."""
     other = node.inputs[1 - index] if node.op_type == "Add" and node.domain in ONNX_DOMAINS else None
-    layer = other.producer() if other is not None else None
-    while layer is not None and layer.op_type in MOVES and layer.inputs[0] is not None:
-        layer = layer.inputs[0].producer()
+    layer = unmoved(other).producer() if other is not None else None
     if layer is None or layer.op_type not in ("MatMul", "Conv") or layer.domain not in ONNX_DOMAINS:
         return False
     weight = layer.inputs[1]
@@ -152,11 +150,18 @@ def _is_of_weights(value: ir.Value | None) -> bool:
     return False
 
 
-def _is_stored(value: ir.Value) -> bool:
-    """Return whether a tensor is an initializer, or one that is turned."""
+def unmoved(value: ir.Value) -> ir.Value:
+    """Return what a tensor was before it was turned, cut or joined."""
     while (node := value.producer()) is not None and node.op_type in MOVES and node.inputs[0] is not None:
         value = node.inputs[0]
-    return value.is_initializer() or (node is not None and node.op_type == "Constant")
+    return value
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Return whether a tensor is an initializer, or one that is turned."""
+    origin = unmoved(value)
+    node = origin.producer()
+    return origin.is_initializer() or (node is not None and node.op_type == "Constant")
 
 
 def _is_plain(value: ir.Value) -> bool:
@@ -165,5 +170,5 @@ def _is_plain(value: ir.Value) -> bool:
     Nor is what is taken off or divided by: so pictures are normalized.
     """
     against = {"Pow": (1,), "LSTM": (5, 6), "GRU": (5,), "RNN": (5,), "Clip": (1, 2), "Pad": (2,), "Where": (0,)}
-    against |= {"Sub": (1,), "Div": (1,), "NegativeLogLikelihoodLoss": (2,)}
+    against |= dict.fromkeys(("Sub", "Div"), (1,)) | {"NegativeLogLikelihoodLoss": (2,)}
     return not all(index in against.get(node.op_type, ()) for node, index in value.uses())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS
+from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS, unmoved
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import is_of_torch
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -104,6 +104,5 @@ def _weight_behind(value: ir.Value | None) -> str:
 
 def _initializer_behind(value: ir.Value) -> str:
     """Return the name of the initializer that a value is, moved or not; empty where it is computed of others."""
-    while (node := value.producer()) is not None and node.op_type in MOVES and node.inputs[0] is not None:
-        value = node.inputs[0]
-    return value.name or "" if value.is_initializer() else ""
+    origin = unmoved(value)
+    return origin.name or "" if origin.is_initializer() else ""

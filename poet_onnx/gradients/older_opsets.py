@@ -8,7 +8,7 @@ from onnx import version_converter
 from onnx.shape_inference import InferenceError
 
 from poet_onnx.errors import InputError
-from poet_onnx.passes.node_builder import let_stand_for
+from poet_onnx.passes.node_builder import replace_nodes
 
 OLDEST_OPSET, OPSET = 13, 17
 """The oldest version of ONNX's operators whose gradients are known, and the one that older ones are converted to."""
@@ -86,6 +86,4 @@ def _keep_axes(node: ir.Node, graph: ir.Graph) -> None:
     flat = ir.Node("", "Flatten", [node.inputs[0]], [ir.AttrInt64("axis", axis)])
     chosen = ir.Node("", "Hardmax", [flat.outputs[0]], [ir.AttrInt64("axis", 1)], name=node.name)
     back = ir.Node("", "Reshape", [chosen.outputs[0], shape.outputs[0]])
-    graph.insert_before(node, [shape, flat, chosen, back])
-    let_stand_for(back.outputs[0], node.outputs[0])
-    graph.remove(node, safe=True)
+    replace_nodes(graph, [node], [shape, flat, chosen, back], node.outputs)

@@ -179,7 +179,7 @@ def rewrite(
         else:
             result = _rewritten(given.model, settled, given.forward, made)
     warnings = (*(() if made is None else made.warnings), *result.warnings)
-    return replace(result, warnings=warnings, sources=files_read(model_or_path))
+    return replace(result, warnings=warnings, sources=files_read(model_or_path) if made is None else made.sources)
 
 
 def pipeline(**options: Any) -> InPlacePass:

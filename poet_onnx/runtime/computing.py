@@ -7,31 +7,31 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from poet_onnx.errors import InputError
-from poet_onnx.runtime.installed import import_onnxruntime
+from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
+from poet_onnx.runtime.options import session_options
 
 Array = npt.NDArray[Any]
 
 
-def computed(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """Return the outputs of a model of a few nodes.
+def computed(model: bytes, feeds: Mapping[str, Array], *, failure: str, threads: int = 1) -> dict[str, Array]:
+    """Return the outputs of a model by name.
 
     Args:
         model: whole, without other files.
         feeds: its inputs, by name.
+        failure: what to say where it fails, without a full stop.
+        threads: inside an operator.
 
     Raises:
         InputError: if it cannot be run, or no ONNX Runtime is installed.
     """
     runtime = import_onnxruntime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        made = runtime.InferenceSession(model.SerializeToString(), options).run(None, dict(feeds))
-    except Exception as error:  # its exceptions have no common base but this one
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"ONNX Runtime cannot run {model.graph.node[0].op_type}: {first}") from error
-    return [np.asarray(each) for each in made]
+        session = runtime.InferenceSession(model, session_options(threads=threads))
+        names = [output.name for output in session.get_outputs()]
+        made = session.run(names, dict(feeds))
+    except runtime_errors() as error:
+        raise InputError(f"{failure}: {error}") from error
+    return {name: np.asarray(each) for name, each in zip(names, made, strict=True)}

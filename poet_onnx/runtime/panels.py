@@ -10,8 +10,7 @@ import numpy as np
 from poet_onnx.description.metadata import PANELS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.code_pages import other_code
-from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
-from poet_onnx.runtime.options import session_options
+from poet_onnx.runtime.computing import computed
 
 
 def differing_products(model: bytes, *, threads: int = 1) -> list[str]:
@@ -24,14 +23,9 @@ def differing_products(model: bytes, *, threads: int = 1) -> list[str]:
     Raises:
         InputError: if it cannot be run.
     """
-    runtime = import_onnxruntime()
-    try:
-        session = runtime.InferenceSession(model, session_options(threads=threads))
-        names = [output.name for output in session.get_outputs()]
-        found = session.run(names, {"any": np.zeros(1, np.float32)})
-    except runtime_errors() as error:
-        raise InputError(f"Products by panels cannot be compared with whole ones: {error}") from error
-    return [name for name, same in zip(names, found, strict=True) if not same.all()]
+    feeds, failure = {"any": np.zeros(1, np.float32)}, "Products by panels cannot be compared with whole ones"
+    found = computed(model, feeds, failure=failure, threads=threads)
+    return [name for name, same in found.items() if not same.all()]
 
 
 def check_panels(text: str, *, threads: int) -> None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.forward.random_masks import UNIFORM, filled
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.node_builder import let_stand_for
+from poet_onnx.passes.node_builder import replace_nodes
 
 _PLACE = 0.37
 """What stands for drawn numbers lies this share of the width above the lowest, or of the scale above the mean."""
@@ -32,10 +32,11 @@ def calm_graph(model: ir.Model) -> tuple[str, ...]:
         if node.op_type == "Dropout" and not any(value.uses() for value in node.outputs[1:]):
             if len(node.inputs) > 2 and node.inputs[2] is not None:  # others are for inference
                 found[node.op_type] = None
-                _replace(model.graph, node, ir.Node("", "Identity", node.inputs[:1], name=node.name))
+                same = ir.Node("", "Identity", node.inputs[:1], name=node.name)
+                replace_nodes(model.graph, [node], [same], node.outputs)
         elif node.op_type in (*UNIFORM, *_NORMAL):
             found[node.op_type] = None
-            _replace(model.graph, node, *_fixed(node))
+            replace_nodes(model.graph, [node], _fixed(node), node.outputs)
     return tuple(found)
 
 
@@ -44,12 +45,6 @@ def _fixed(node: ir.Node) -> list[ir.Node]:
     first, second = ("low", "high") if node.op_type in UNIFORM else ("mean", "scale")
     low, width = (node.attributes.get_float(first, 0.0), node.attributes.get_float(second, 1.0))
     return filled(node, low + _PLACE * ((width - low) if node.op_type in UNIFORM else width))
-
-
-def _replace(graph: ir.Graph, node: ir.Node, *new: ir.Node) -> None:
-    graph.insert_before(node, list(new))
-    let_stand_for(new[-1].outputs[0], node.outputs[0])
-    graph.remove(node, safe=True)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.node_builder import let_stand_for
+from poet_onnx.passes.node_builder import replace_nodes
 
 
 def keep_log_sigmoids(model: ir.Model) -> None:
@@ -27,8 +27,6 @@ def keep_log_sigmoids(model: ir.Model) -> None:
         for node in (minus, softplus):
             node.outputs[0].type, node.outputs[0].shape = log.outputs[0].type, log.outputs[0].shape
         minus.outputs[0].name, softplus.outputs[0].name = f"{log.name}/minus", f"{log.name}/softplus"
-        graph.insert_before(log, [minus, softplus, end])
-        let_stand_for(end.outputs[0], log.outputs[0])
-        graph.remove(log, safe=True)
+        replace_nodes(graph, [log], [minus, softplus, end], log.outputs)
         if not value.uses() and not value.is_graph_output():
             graph.remove(sigmoid, safe=True)

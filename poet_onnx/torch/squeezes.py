@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.forward.patterns import is_op, replace
+from poet_onnx.gradients.forward.patterns import is_op
+from poet_onnx.passes.node_builder import replace_nodes
 
 
 def drop_idle_squeezes(model: ir.Model) -> None:
@@ -16,7 +17,7 @@ def drop_idle_squeezes(model: ir.Model) -> None:
         if not is_op(node, "Squeeze") or not _is_idle(node):
             continue
         same = ir.Node("", "Identity", node.inputs[:1], name=node.name)
-        replace(model.graph, [node], same, node.outputs)
+        replace_nodes(model.graph, [node], [same], node.outputs)
 
 
 def _is_idle(squeeze: ir.Node) -> bool:

@@ -23,7 +23,7 @@ DOMAIN, OPERATOR = "poet_onnx", "stop_gradient"
 def marked() -> Iterator[None]:
     """Let a tensor that torch gives no gradient go through the operator of this module, in this context.
 
-    What an `autograd.Function` computes has the gradient that its backward says: its forward is not marked.
+    The forward of an `autograd.Function` runs without gradients, and has one all the same: it is not marked.
     """
     import torch
     from torch.overrides import TorchFunctionMode

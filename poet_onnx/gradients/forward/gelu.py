@@ -15,12 +15,12 @@ from poet_onnx.gradients.forward.patterns import (
     only_reader,
     other_input,
     readers,
-    replace,
     require,
 )
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.node_builder import replace_nodes
 
 
 def fuse_gelu(model: ir.Model, numbers: Numbers) -> None:
@@ -34,7 +34,7 @@ def fuse_gelu(model: ir.Model, numbers: Numbers) -> None:
         except NoMatchError:
             continue
         gelu = ir.Node(MICROSOFT_DOMAIN, "Gelu", [source], num_outputs=1, name=f"{nodes[-1].name}/Gelu")
-        replace(model.graph, nodes, gelu, [nodes[-1].outputs[0]])
+        replace_nodes(model.graph, nodes, [gelu], [nodes[-1].outputs[0]])
         numbers.add(gelu)
         fused.append(gelu)
     if not fused:
@@ -75,6 +75,6 @@ def _take_bias(graph: ir.Graph, gelu: ir.Node, numbers: Numbers, inferred: Infer
         if len(bias) == 1 and len(shape) > 1 and shape[-1:] == bias:
             operands = [total.inputs[1 - index], total.inputs[index]]
             fused = ir.Node(MICROSOFT_DOMAIN, "BiasGelu", operands, num_outputs=1, name=gelu.name)
-            replace(graph, [total, gelu], fused, [gelu.outputs[0]])
+            replace_nodes(graph, [total, gelu], [fused], [gelu.outputs[0]])
             numbers.add(fused)
             return

@@ -17,11 +17,11 @@ from poet_onnx.gradients.forward.patterns import (
     only_reader,
     other_input,
     readers,
-    replace,
     require,
 )
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.node_builder import replace_nodes
 
 LARGEST_EPSILON = 1e-2
 """A larger number under the root is no guard against zero."""
@@ -64,7 +64,7 @@ def fuse_layer_norm(model: ir.Model, numbers: Numbers) -> None:
         )
         last = found.nodes[-1].outputs[0]
         fused.outputs[1].name, fused.outputs[2].name = f"{last.name}_saved_mean", f"{last.name}_saved_inv_std_var"
-        replace(model.graph, found.nodes, fused, [last])
+        replace_nodes(model.graph, found.nodes, [fused], [last])
         numbers.add(fused)
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.node_builder import let_stand_for
 
 TOLERANCE = 1e-6
 """How far a constant may be from the number that a pattern has, relative to it."""
@@ -79,18 +76,3 @@ def is_number(value: ir.Value | None, wanted: float) -> bool:
     """Return whether a value is a certain constant."""
     found = number(value)
     return found is not None and abs(found - wanted) <= TOLERANCE * abs(wanted)
-
-
-def replace(graph: ir.Graph, old: Sequence[ir.Node], new: ir.Node, results: Sequence[ir.Value]) -> None:
-    """Put a node into the place of others, whose results it computes under their names.
-
-    Args:
-        graph: that holds the old nodes.
-        old: with the last one last.
-        new: whose first outputs stand for the results.
-        results: outputs of old nodes that others read.
-    """
-    graph.insert_before(old[-1], new)
-    for result, output in zip(results, new.outputs, strict=False):
-        let_stand_for(output, result)
-    graph.remove(old, safe=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import UNBIASED_KEY
-from poet_onnx.gradients.forward.patterns import is_op, replace
+from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import is_of_torch
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.node_builder import replace_nodes
 
 EXTRA = {
     "MaxPool": ("_mask",),
@@ -57,7 +58,7 @@ def _own_batch_norm(graph: ir.Graph, node: ir.Node) -> ir.Node:
     results = list(node.outputs)
     for result, ending in zip(results[1:], ("_running_mean", "_running_var"), strict=True):
         result.name = result.name or f"{first}{ending}"
-    replace(graph, [node], own, results)
+    replace_nodes(graph, [node], [own], results)
     # By names that begin so, `--frozen-batch-norm auto` knows that the node trains, as from the artifact generator.
     own.outputs[3].name, own.outputs[4].name = f"saved_mean_def_{first}", f"saved_inv_std_{first}"
     return own
@@ -77,5 +78,5 @@ def save_lengths(graph: ir.Graph, numbers: Numbers) -> None:
             name=f"{node.name}_ConcatTraining",
         )
         own.outputs[1].name = f"{node.outputs[0].name}_per_input_length"
-        replace(graph, [node], own, [node.outputs[0]])
+        replace_nodes(graph, [node], [own], [node.outputs[0]])
         numbers.add(own)
