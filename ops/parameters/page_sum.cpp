@@ -6,7 +6,7 @@
 #include "store/checksum.h"
 
 #if defined(__SSE2__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace poet {
@@ -40,7 +40,26 @@ uint64_t load(const unsigned char* data) {
 
 // Each stripe has its part of the secret, 8 bytes behind the one before it.
 #if defined(__SSE2__)
+__attribute__((target("avx2"))) void add_wide_stripes(Lanes& lanes, const unsigned char* data,
+                                                      const unsigned char* secret, size_t count) {
+  constexpr size_t kVectors = kLanes / 4;
+  auto* const kept = reinterpret_cast<__m256i*>(lanes.data());
+  __m256i sums[kVectors];
+  for (size_t i = 0; i < kVectors; ++i) sums[i] = _mm256_loadu_si256(kept + i);
+  for (; count != 0; --count, data += kStripeBytes, secret += kSecretStep)
+    for (size_t i = 0; i < kVectors; ++i) {
+      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data) + i);
+      const __m256i keyed = _mm256_xor_si256(words, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(secret) + i));
+      const __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
+      const __m256i swapped = _mm256_shuffle_epi32(words, _MM_SHUFFLE(1, 0, 3, 2));
+      sums[i] = _mm256_add_epi64(sums[i], _mm256_add_epi64(product, swapped));
+    }
+  for (size_t i = 0; i < kVectors; ++i) _mm256_storeu_si256(kept + i, sums[i]);
+}
+
 void add_stripes(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count) {
+  static const bool has_wide_vectors = __builtin_cpu_supports("avx2") != 0;
+  if (has_wide_vectors) return add_wide_stripes(lanes, data, secret, count);
   constexpr size_t kVectors = kLanes / 2;
   const auto at = [](const unsigned char* bytes, size_t i) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes) + i);
