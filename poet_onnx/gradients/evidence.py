@@ -90,6 +90,24 @@ def _by_numbers(array: Array, *, is_placed: bool, is_plain: bool, computed: bool
     return PARAMETER if is_plain and not is_filled else DOUBTFUL
 
 
+def may_be_untrained(value: ir.Value) -> bool:
+    """Return whether a constant may be a scale or a shift that nobody has trained yet.
+
+    Its numbers, one for each channel, are equal, and it stands where a normalization has it that an exporter wrote as
+    arithmetic.
+    """
+    tensor = value.const_value
+    if tensor is None or _CONSTANT.match(value.name or "") or not _is_filled(array := np.asarray(tensor.numpy())):
+        return False
+    is_channel = sum(size > 1 for size in array.shape) == 1
+    return is_channel and not _is_mask(array) and any(_scales(node) for node, _ in _readers(value))
+
+
+def _scales(node: ir.Node) -> bool:
+    is_product = node.op_type in ("Add", "Mul") and node.domain in ONNX_DOMAINS
+    return is_product and any(each is not None and not _is_stored(each) for each in node.inputs)
+
+
 def _is_filled(array: Array) -> bool:
     """Return whether all numbers are the same."""
     return array.size == 0 or bool((array == array.flat[0]).all())

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.turned_tensor import TurnedTensor
-from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
+from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, may_be_untrained, verdict
 from poet_onnx.gradients.merged import part_merged
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
@@ -121,6 +121,8 @@ def find_parameters(
             for name, value in real.items()
             if verdicts[name] not in (PARAMETER, CONSTANT) and not matches(name, freeze)
         ]
+        still = [name for name, found in verdicts.items() if found == CONSTANT and not matches(name, freeze)]
+        _warn_of_untrained([name for name in still if words is None and may_be_untrained(real[name])], warn)
         doubts += [Doubt(each.name, (), "", each.reason) for each in lost.values() if not matches(each.name, freeze)]
     else:
         trained = [name for name in real if matches(name, train) and not matches(name, freeze)]
@@ -218,6 +220,15 @@ def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
                 " trained as one: if it should not be, export the model without optimization (optimize=False)."
             )
             return
+
+
+def _warn_of_untrained(names: Sequence[str], warn: Callable[[str], None]) -> None:
+    if names:
+        warn(
+            f"Constants whose numbers are all equal stand still, such as {quoted(names, 3)}. If one is a scale or a"
+            " shift that was never trained, name all that trains with --train (in Python train=); if not, name it with"
+            " --freeze (freeze=)."
+        )
 
 
 def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:

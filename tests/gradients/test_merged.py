@@ -72,3 +72,15 @@ def test_the_bias_of_a_single_unit_is_trained() -> None:
     one = {"t": DRAWN["w"][:, :1].copy(), "c": np.zeros(1, np.float32)}
     assert trained(keras(body, **one)) == {"t", "c"}
     assert trained(keras(body.replace("MatMul(x, t)", "MatMul(x, w)"), **one)) == {"w"}
+
+
+def test_a_normalization_that_was_never_trained_is_told() -> None:
+    """A mean of zeros is taken off; ones and zeros that scale and shift may be anything."""
+    fresh = {"m": ZEROS, "o": np.ones(WIDTH, np.float32), "z": ZEROS}
+    model = keras("a = MatMul(x, w) c = Sub(a, m) s = Mul(c, o) b = Add(s, z) y = MatMul(b, v)", **fresh)
+    with pytest.warns(PoetWarning, match=r"stand still, such as 'onnx::o', 'onnx::z'\. If one .* --train"):
+        assert trained(model.clone()) == {"w", "v"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert trained(model.clone(), freeze=["onnx::[moz]"]) == {"w", "v"}
+        assert trained(model, train="*", freeze="onnx::m") == {"w", "v", "o", "z"}
