@@ -5,8 +5,8 @@
 
 Each model is exported with torch and rewritten with AdamW for the stock runtime, one thread: with all in RAM, for
 `--store always` and 1.02 times the least RAM budget that is found, and for `--store auto` and other budgets. Fresh
-processes then train so many steps on the same batches, with the store in the page cache; times are the median of the
-steps behind the first two, which fill it. `peak_mib` is VmHWM,
+processes then train so many steps on the same batches, with the store in the page cache, with a commit behind each step
+and one every 100; times are the median of the steps behind the first two, which fill it. `peak_mib` is VmHWM,
 `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports. `is_equal` tells whether all
 parameters, moments and losses are those of the training in RAM, `ratio` how much processor time a step takes beside it.
 Beside them torch trains the same module eagerly, and onnxruntime-training its own artifacts of it; adapters beside
@@ -37,6 +37,9 @@ BUDGETS = {
 }
 """RAM budgets by model, besides the least."""
 
+COMMITS = (1, 100)
+"""Updates from one commit of a store to the next."""
+
 WORKER = Path(__file__).with_name("store_memory_worker.py")
 OTHERS = Path(__file__).with_name("store_memory_others.py")
 
@@ -53,6 +56,7 @@ FIELDS = (
     "trainer",
     "steps",
     "store",
+    "commit_every",
     "budget_mib",
     "nodes",
     "predicted_mib",
@@ -125,25 +129,29 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
         result = rewrite(forward, **settings, **each)
         model = folder / f"{number}.onnx"
         result.save(model)
-        store = folder / f"{number}.store" if result.plan.stored else None
-        command = [options.stock_python, str(WORKER), str(model), str(store or ""), str(options.steps)]
-        found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        first = rows[0] if rows else found
-        rows.append(
-            {
-                "model": name,
-                "trainer": OURS,
-                "steps": options.steps,
-                "store": each["store"],
-                "budget_mib": "" if number == 0 else round(result.budget_bytes / 2**20, 1),
-                "nodes": len(list(result.model.graph)),
-                "predicted_mib": round(result.process.peak_bytes / 2**20, 1),
-                **found,
-                "ratio": round(found["step_seconds"] / first["step_seconds"], 2),
-                "is_equal": found["digest"] == first["digest"],
-            }
-        )
+        told = {
+            "model": name,
+            "trainer": OURS,
+            "steps": options.steps,
+            "store": each["store"],
+            "budget_mib": "" if number == 0 else round(result.budget_bytes / 2**20, 1),
+            "nodes": len(list(result.model.graph)),
+            "predicted_mib": round(result.process.peak_bytes / 2**20, 1),
+        }
+        for commit_every in COMMITS if result.plan.stored else (0,):
+            found = trained(options, model, commit_every)
+            first = rows[0] if rows else found
+            ratio = round(found["step_seconds"] / first["step_seconds"], 2)
+            is_equal = found["digest"] == first["digest"]
+            rows.append({**told, **found, "commit_every": commit_every or "", "ratio": ratio, "is_equal": is_equal})
     return rows
+
+
+def trained(options: argparse.Namespace, model: Path, commit_every: int) -> Row:
+    """Return what a fresh process says of a training, from a store with so many updates a commit; 0: without one."""
+    with tempfile.TemporaryDirectory(dir=model.parent) as folder:
+        command = [options.stock_python, str(WORKER), str(model), folder, str(options.steps), str(commit_every)]
+        return dict(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
 def settings_of(name: str) -> dict[str, Any]:
