@@ -9,7 +9,8 @@ Rules:
         second copy of weight or gradient is ever in RAM. In the store a tensor lies as the user has it.
     S4. Rows that a Gather along axis 0 takes of it are read by themselves, by a GatherStored.
     S5. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
-        updates the table within the step, where all readers stand before it.
+        updates the table within the step, where all readers stand before it. Of a table of which a step reads few rows
+        the others get their update later (ops/parameters/deferred_updates.h).
     S6. Where updates wait for the end of the step, a gradient is collected in the store, whole or part by part, and
         has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
     S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows, and
@@ -41,6 +42,7 @@ from poet_onnx.description.metadata import (
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, low_rank, quantized, vocabulary
+from poet_onnx.graph.operators.stored import defers
 from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
 from poet_onnx.passes.views import is_matrix_transpose, only_maker
 
@@ -89,6 +91,7 @@ class StreamParameters(InPlacePass):
         inputs = {value.name or "": value for value in graph.inputs}
         slots = updates.settings.slots
         stored: dict[str, tuple[int, ...]] = {}
+        deferred: list[str] = []
         for name in description.parameters:
             buffer = inputs.get(description.buffers.get(name, ""))
             tensor = _Tensor(graph, inputs[name])
@@ -102,6 +105,8 @@ class StreamParameters(InPlacePass):
                 if buffer is not None:
                     _drop(graph, [buffer])
                 stored[name] = _sizes(inputs[name])
+                if tensor.defers:
+                    deferred.append(name)
         constants = {name: each for name, each in self._choice.constants.kinds.items() if self._choice.takes(name)}
         _load_constants(graph, self._choice)
         flag = description.flag
@@ -118,6 +123,7 @@ class StreamParameters(InPlacePass):
             flag=flag,
             stored=stored,
             constants=constants,
+            deferred=tuple(deferred),
         )
         model.metadata_props[TRAINING_KEY] = described.to_json()
         return PassResult(model, modified=bool(stored or constants))
@@ -160,6 +166,12 @@ class _Tensor:
         self.value = value
         self._graph, self._turned = graph, turned
         self._handle = _handle(graph, name or value.name or "")
+        self._deferred: list[ir.Attr] = []
+
+    @property
+    def defers(self) -> bool:
+        """Return whether some of its rows get their updates later."""
+        return bool(self._deferred)
 
     @property
     def may_be_stored(self) -> bool:
@@ -186,7 +198,7 @@ class _Tensor:
         operator, slots = how.settings.operator, len(how.settings.slots)
         stored = operator.replace("Update", "UpdateStored")
         if buffer is not None:
-            return self._update_rows(stored.replace("Stored", "RowsStored"), buffer, rates)
+            return self._update_rows(stored.replace("Stored", "RowsStored"), buffer, rates, 1 + slots)
         updates = [node for node, index in self.value.uses() if node.op_type == operator and index == _PARAMETER]
         for node in updates:
             gradient, numbers, _, *others = node.inputs
@@ -232,7 +244,7 @@ class _Tensor:
         self._replace(old, operator, [transpose.inputs[0], *inputs], [offset, _TRANSPOSED, *attributes])
         self._graph.remove(transpose, safe=True)
 
-    def _update_rows(self, operator: str, buffer: ir.Value, name: str) -> bool:
+    def _update_rows(self, operator: str, buffer: ir.Value, name: str, tensors: int) -> bool:
         nodes = [node for node, _ in buffer.uses()]
         rates = next((value for value in self._graph.inputs if value.name == name), None)
         if len(nodes) != 1 or nodes[0].op_type != "AccumulateRows" or rates is None:
@@ -241,9 +253,18 @@ class _Tensor:
         if any(position[node] > position[nodes[0]] for node, _ in self.value.uses()):
             return False
         _, indices, gradient, _, *after = nodes[0].inputs
-        rows = ir.AttrInt64("rows", _sizes(self.value)[0])
-        self._replace(nodes[0], operator, [gradient, rates, self._handle, indices, *after], [rows])
+        attributes: list[ir.Attr] = [ir.AttrInt64("rows", _sizes(self.value)[0])]
+        if defers(self._rows_read(), _sizes(self.value), tensors):
+            self._deferred = [ir.AttrInt64("tensors", tensors)]
+            attributes.append(ir.AttrInt64("deferred", 1))
+        self._replace(nodes[0], operator, [gradient, rates, self._handle, indices, *after], attributes)
         return True
+
+    def _rows_read(self) -> int:
+        """Return how many rows its readers read: all, where one reads it whole."""
+        indices = [node.inputs[1] if _takes_rows(node, index) else None for node, index in self.value.uses()]
+        sizes = [_sizes(each) if each is not None else _sizes(self.value)[:1] for each in indices]
+        return sum(map(math.prod, sizes))
 
     def load(self) -> None:
         """Let its readers read from the store."""
@@ -261,7 +282,7 @@ class _Tensor:
                 node.replace_input_with(index, self._handle)
             elif _takes_rows(node, index) and not self._turned:
                 table = ir.AttrInt64s("table", sizes)
-                self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table])
+                self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table, *self._deferred])
             elif is_matrix_transpose(node):
                 transposes.append(node)
             else:

@@ -10,7 +10,8 @@
 //       update as UpdateSgd and its like do (optimizer.cpp), to the same bits, in the store; of a matrix also where the
 //       gradient is transposed
 //   UpdateRowsStoredSgd, ...(gradient, rates, handle, indices, after...) -> updated
-//       the same where the gradient has rows of a table, and is zero elsewhere: rows are summed as AccumulateRows does
+//       the same where the gradient has rows of a table, and is zero elsewhere: rows are summed as AccumulateRows does;
+//       where the node says `deferred`, pages without such rows get their update later (deferred_updates.h)
 //   AccumulateStored(gradient, handle, overwrite, after...) -> updated
 //   AccumulateRowsStored(gradient, handle, indices, overwrite, after...) -> updated
 //       collect a gradient as Accumulate and AccumulateRows do, to the same bits, in the tensor behind those that the
@@ -201,6 +202,18 @@ class RowGradient {
                   std::to_string(rows_.size() * width_));
   }
 
+  // The pages of the table on which rows lie, in ascending order.
+  std::vector<uint64_t> pages() const {
+    const uint64_t row_bytes = width_ * sizeof(float);
+    std::vector<uint64_t> found;
+    for (const size_t place : order_) {
+      const uint64_t begin = static_cast<uint64_t>(rows_[place]) * row_bytes;
+      for (uint64_t page = begin / kParameterPageBytes; page * kParameterPageBytes < begin + row_bytes; ++page)
+        if (found.empty() || found.back() < page) found.push_back(page);
+    }
+    return found;
+  }
+
   // Writes the elements from `first` on.
   void fill(float* to, uint64_t first, uint64_t count) const {
     std::fill_n(to, count, 0.0F);
@@ -232,7 +245,10 @@ int64_t require_rows(const NodeInfo& node) {
 template <class Kind>
 class UpdateRowsStored final : public Kernel {
  public:
-  explicit UpdateRowsStored(const NodeInfo& node) : row_count_(require_rows(node)) {}
+  explicit UpdateRowsStored(const NodeInfo& node) : row_count_(require_rows(node)) {
+    int64_t value = 0;
+    is_deferred_ = node.optional_int("deferred", &value) && value != 0;
+  }
 
   void compute(Context& context) override {
     const Tensor gradient = require_gradient(context);
@@ -240,15 +256,20 @@ class UpdateRowsStored final : public Kernel {
     const Stored stored(context, 2);
     const uint64_t elements = stored.bytes() / sizeof(float);
     const RowGradient rows(gradient, context.input(3), elements, row_count_);
-    stored.store->update(stored.tensor, Kind::kTensors, 0, elements, nullptr, [&](const ParameterStore::Part& part) {
+    const auto change = [&](const ParameterStore::Part& part) {
       rows.fill(part.spare, part.first, part.count);
       Kind::run(part.tensors, part.spare, part.count, rates);
-    });
+    };
+    if (is_deferred_)
+      stored.store->update_pages(stored.tensor, Kind::kTensors, rows.pages(), rates, change);
+    else
+      stored.store->update(stored.tensor, Kind::kTensors, 0, elements, nullptr, change);
     context.output_true();
   }
 
  private:
   const int64_t row_count_;
+  bool is_deferred_ = false;
 };
 
 // Where a parameter's gradient is collected: the tensor behind those that the optimizer keeps for it.

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/stored.h"
+#include "parameters/optimizer.h"
 #include "parameters/parameter_store.h"
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -31,13 +31,15 @@ uint64_t copied(const std::string& text, char* out, uint64_t capacity) {
 
 }  // namespace
 
-// Makes a store of `count` tensors and returns its number; they are zeros. `changes`: one byte for each.
+// Makes a store of `count` tensors and returns its number; they are zeros. `changes`: one byte for each: 0 or 1, and
+// one more than the tensors in front whose rates a tensor holds (StoredTensor).
 POET_EXPORT int64_t poet_store_make(const char* directory, const uint64_t* bytes, const uint8_t* changes,
                                     uint64_t count, const char* description, uint64_t description_bytes,
                                     uint64_t text_room, int access, char* error) {
   return answered(error, [&] {
     std::vector<poet::StoredTensor> tensors(count);
-    for (uint64_t i = 0; i < count; ++i) tensors[i] = {bytes[i], changes[i] != 0};
+    for (uint64_t i = 0; i < count; ++i)
+      tensors[i] = {bytes[i], changes[i] != 0, changes[i] > 1 ? changes[i] - uint64_t{1} : 0};
     return poet::ParameterStore::make(directory, std::move(tensors), {description, description_bytes}, text_room,
                                       static_cast<poet::ParameterAccess>(access));
   });
@@ -88,7 +90,7 @@ POET_EXPORT int64_t poet_store_write(uint64_t number, uint64_t tensor, uint64_t 
 }
 
 // Updates a parameter and what its optimizer keeps for it, the tensors behind it, from element `first` on: with SGD,
-// one tensor, with momentum two, with Adam three. `rates` are those of the operators (kernels/optimizer.cpp).
+// one tensor, with momentum two, with Adam three. `rates` are those of the operators (optimizer.cpp).
 POET_EXPORT int64_t poet_store_update(uint64_t number, uint64_t tensor, uint64_t tensors, const float* gradient,
                                       uint64_t first, uint64_t count, const float* rates, char* error) {
   return answered(error, [&] {

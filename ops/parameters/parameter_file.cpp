@@ -23,7 +23,8 @@ constexpr uint64_t kVersion = 2;                       // 1 had other checksums 
 constexpr uint64_t kCommitMagic = 0x54494d4d4f435450;  // "PTCOMMIT"
 constexpr uint64_t kMostBytes = uint64_t{1} << 56;     // of a file: sums of sizes below do not overflow
 constexpr uint64_t kMostDescribedBytes = 1 << 28;      // of the description, of a commit's text: they are read whole
-constexpr uint64_t kEntryBytes = 16;                   // of a page in a commit's table: checksum, copy, zeros
+// Of a page in a commit's table: checksum, copy, zeros, and how many updates the page missed.
+constexpr uint64_t kEntryBytes = 16, kMissedPlace = 12;
 // With fewer pages of tensors of at least half a page, a file takes no memory to read ahead; costing/process.py has the
 // same numbers.
 constexpr uint64_t kFewPages = 64, kLargeBytes = kParameterPageBytes / 2;
@@ -95,7 +96,7 @@ std::unique_ptr<ParameterFile> ParameterFile::make(const std::string& directory,
   auto* numbers = reinterpret_cast<uint64_t*>(block.data() + kBlockBytes);
   for (const StoredTensor& tensor : file->tensors_) {
     *numbers++ = tensor.bytes;
-    *numbers++ = tensor.changes ? 1 : 0;
+    *numbers++ = tensor.changes ? 1 + tensor.rates_of : 0;
   }
   std::memcpy(numbers, file->description_.data(), file->description_.size());
   Superblock head{};
@@ -203,7 +204,7 @@ void ParameterFile::read_superblock() {
   for (uint64_t i = 0; i < head.tensors; ++i) {
     uint64_t numbers[2];
     std::memcpy(numbers, text.data() + i * sizeof numbers, sizeof numbers);
-    tensors_.push_back({numbers[0], numbers[1] != 0});
+    tensors_.push_back({numbers[0], numbers[1] != 0, numbers[1] > 1 ? numbers[1] - 1 : 0});
   }
   description_ = text.substr(listed);
   text_room_ = head.text_room;
@@ -238,6 +239,7 @@ bool ParameterFile::read_commit(const Head& head) {
     const unsigned char* from = commit_->data() + head.text_bytes + page * kEntryBytes;
     std::memcpy(&working_[page].checksum, from, sizeof(uint64_t));
     working_[page].copy = static_cast<Copy>(from[sizeof(uint64_t)]);
+    std::memcpy(&working_[page].missed, from + kMissedPlace, sizeof(uint32_t));
     committed_[page] = working_[page].copy;
   }
   commits_ = head.number;
@@ -270,6 +272,7 @@ void ParameterFile::commit(const std::string& text) {
     unsigned char* to = block + text.size() + page * kEntryBytes;
     std::memcpy(to, &working_[page].checksum, sizeof(uint64_t));
     to[sizeof(uint64_t)] = static_cast<unsigned char>(working_[page].copy);
+    std::memcpy(to + kMissedPlace, &working_[page].missed, sizeof(uint32_t));
   }
   Head head{kCommitMagic, commits_ + 1, text.size(), 0, 0};
   head.body = checksum_of(block, text.size() + working_.size() * kEntryBytes, head.number);

@@ -3,8 +3,8 @@
 //   superblock | description | commit 0 | commit 1 | pages, first copy | pages of what changes, second copy
 //
 // A page that changes is written to the copy that the last commit does not refer to, so that this commit stays whole
-// until the next one is. A commit is a text of the user's and the table of all pages: which copy is meant, and its
-// checksum. It is written to the place of the commit before the last one, in this order:
+// until the next one is. A commit is a text of the user's and the table of all pages: which copy is meant, its checksum,
+// and how many updates the page still lacks (deferred_updates.h). It is written to the place of the commit before the last one, in this order:
 //
 //   pages and table; fdatasync; the head of the commit, which is one block with a checksum of table and text; fdatasync
 //
@@ -30,6 +30,8 @@ constexpr uint64_t kParameterPageBytes = 128 << 10;
 struct StoredTensor {
   uint64_t bytes = 0;
   bool changes = false;  // else it is written once, before the first commit, and has one copy
+  // Tensors in front of it whose updates may be deferred, with the rates in this one (deferred_updates.h).
+  uint64_t rates_of = 0;
 };
 
 // Which copy of a page is meant.
@@ -38,6 +40,7 @@ enum class Copy : uint8_t { kFirst = 0, kSecond = 1, kZeros = 2 };  // kZeros: i
 struct PageEntry {
   uint64_t checksum = 0;
   Copy copy = Copy::kZeros;
+  uint32_t missed = 0;
 };
 
 // How the file transfers its pages.
@@ -59,6 +62,7 @@ class ParameterFile {
   ParameterFile& operator=(const ParameterFile&) = delete;
   ~ParameterFile();
 
+  const std::string& directory() const { return file_.directory(); }
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::string& description() const { return description_; }
   const std::string& text() const { return text_; }  // of the newest commit
@@ -78,6 +82,11 @@ class ParameterFile {
   // Writes a page of a tensor that may change, from such a block; what lies behind its bytes there is overwritten.
   // Throws Error.
   void write_page(uint64_t tensor, uint64_t page, unsigned char* block);
+  // How many updates a page still lacks; it lasts with the next commit.
+  uint64_t missed(uint64_t tensor, uint64_t page) const { return working_[first_page_[tensor] + page].missed; }
+  void set_missed(uint64_t tensor, uint64_t page, uint64_t updates) {
+    working_[first_page_[tensor] + page].missed = static_cast<uint32_t>(updates);
+  }
   // A step begins: where the file's pages are not in the page cache, those that the last step read are read ahead, in
   // its order, and pages are written behind. Throws Error.
   void begin_step();

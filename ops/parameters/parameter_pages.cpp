@@ -88,7 +88,8 @@ void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* bl
     require_written(channel_->failure());
     channel_->write(place(tensor, page, to), whole_blocks(bytes), block);
   }
-  working_[index] = {page_sum(block, bytes, page), to};
+  working_[index].checksum = page_sum(block, bytes, page);
+  working_[index].copy = to;
 }
 
 void ParameterFile::verify() {

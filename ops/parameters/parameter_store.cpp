@@ -21,6 +21,7 @@ constexpr const char* kNewName = "parameters.poet.new";
 constexpr const char* kLockName = "lock";
 constexpr uint64_t kBlocks = 4;  // three tensors of an update, and one for parts of pages
 constexpr uint64_t kNoTensor = ~uint64_t{0};
+constexpr uint64_t kPageElements = kParameterPageBytes / sizeof(float);
 
 std::mutex registry_mutex;
 
@@ -82,6 +83,7 @@ uint64_t ParameterStore::make(const std::string& directory, std::vector<StoredTe
   store->is_new_ = true;
   store->file_ =
       ParameterFile::make(directory, kNewName, std::move(tensors), std::move(description), text_room, access);
+  store->find_deferred();
   return add(std::move(store));
 }
 
@@ -89,6 +91,7 @@ uint64_t ParameterStore::open(const std::string& directory, ParameterAccess acce
   if (!has_store(directory)) throw Error("there is no store in " + directory);
   std::unique_ptr<ParameterStore> store(new ParameterStore(directory));
   store->file_ = ParameterFile::open(directory, kName, access);
+  store->find_deferred();
   return add(std::move(store));
 }
 
@@ -123,6 +126,50 @@ void ParameterStore::require_range(uint64_t tensor, uint64_t offset, uint64_t by
                 std::to_string(tensor) + " of the store in " + directory_);
 }
 
+void ParameterStore::find_deferred() {
+  for (uint64_t tensor = 0; tensor < file_->tensors().size(); ++tensor)
+    if (file_->tensors()[tensor].rates_of != 0) deferred_.emplace_back(*file_, tensor, block(0));
+}
+
+DeferredTable* ParameterStore::deferred(uint64_t tensor) {
+  for (DeferredTable& table : deferred_)
+    if (table.has(tensor)) return &table;
+  return nullptr;
+}
+
+const DeferredTable* ParameterStore::lagging(uint64_t tensor, uint64_t page) {
+  const DeferredTable* const table = deferred(tensor);
+  return table != nullptr && table->missed(*file_, page) != 0 ? table : nullptr;
+}
+
+void ParameterStore::read_made_up(const DeferredTable& table, uint64_t page, uint64_t begin, uint64_t count) {
+  float* parts[kBlocks] = {};
+  for (uint64_t i = 0; i < table.tensors(); ++i) {
+    file_->read_page(table.first() + i, page, block(i));
+    parts[i] = elements(i) + begin;
+  }
+  const uint64_t there = file_->page_bytes(table.first(), page) / sizeof(float) - begin;
+  table.make_up(parts, std::min(count, there), table.missed(*file_, page));
+}
+
+void ParameterStore::read_page(uint64_t tensor, uint64_t page, unsigned char* to) {
+  const DeferredTable* const table = lagging(tensor, page);
+  if (table == nullptr) {
+    file_->read_page_to(tensor, page, to, block(0));
+    return;
+  }
+  const uint64_t bytes = file_->page_bytes(tensor, page);
+  read_made_up(*table, page);
+  const unsigned char* const from = block(tensor - table->first());
+  if (from != to) std::memcpy(to, from, bytes);
+}
+
+// Writes a page of neighbouring tensors from the first blocks; what it missed is made up for.
+void ParameterStore::write_pages(uint64_t tensor, uint64_t tensors, uint64_t page) {
+  for (uint64_t i = 0; i < tensors; ++i) file_->write_page(tensor + i, page, block(i));
+  file_->set_missed(tensor, page, 0);
+}
+
 void ParameterStore::read(uint64_t tensor, uint64_t offset, void* to, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   require_range(tensor, offset, bytes);
@@ -131,7 +178,11 @@ void ParameterStore::read(uint64_t tensor, uint64_t offset, void* to, uint64_t b
     const uint64_t page = offset / kParameterPageBytes, begin = offset % kParameterPageBytes;
     const uint64_t some = std::min(bytes, kParameterPageBytes - begin);
     if (begin == 0 && some == file_->page_bytes(tensor, page)) {
-      file_->read_page_to(tensor, page, target, block(0));
+      read_page(tensor, page, target);
+    } else if (const DeferredTable* const table = lagging(tensor, page)) {
+      const uint64_t first = begin / sizeof(float), end = (begin + some + sizeof(float) - 1) / sizeof(float);
+      read_made_up(*table, page, first, end - first);
+      std::memcpy(target, block(tensor - table->first()) + begin, some);
     } else {
       if (held_tensor_ != tensor || held_page_ != page) {
         held_tensor_ = kNoTensor;
@@ -153,7 +204,7 @@ void ParameterStore::read_pages(uint64_t tensor, const std::function<void(const 
   const uint64_t bytes = file_->tensors()[tensor].bytes;
   for (uint64_t offset = 0; offset < bytes; offset += kParameterPageBytes) {
     const uint64_t page = offset / kParameterPageBytes;
-    file_->read_page(tensor, page, block(0));
+    read_page(tensor, page, block(0));
     take(block(0), offset, file_->page_bytes(tensor, page));
   }
 }
@@ -168,6 +219,10 @@ void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, u
   while (bytes != 0) {
     const uint64_t page = offset / kParameterPageBytes, begin = offset % kParameterPageBytes;
     const uint64_t some = std::min(bytes, kParameterPageBytes - begin);
+    if (const DeferredTable* const table = lagging(tensor, page)) {
+      read_made_up(*table, page);
+      write_pages(table->first(), table->tensors(), page);
+    }
     if (some != file_->page_bytes(tensor, page)) file_->read_page(tensor, page, block(0));
     std::memcpy(block(0) + begin, source, some);
     file_->write_page(tensor, page, block(0));
@@ -180,8 +235,10 @@ void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, u
 
 void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count, const float* known,
                             const std::function<void(const Part&)>& change, bool overwrites) {
-  constexpr uint64_t kPageElements = kParameterPageBytes / sizeof(float);
   const std::lock_guard<std::mutex> lock(mutex_);
+  const DeferredTable* const table = deferred(tensor);
+  if (table != nullptr && (table->first() != tensor || table->tensors() != tensors))
+    throw Error("tensor " + std::to_string(tensor) + " of the store in " + directory_ + " has other moments");
   for (uint64_t i = 0; i < tensors; ++i) {
     require_range(tensor + i, first * sizeof(float), count * sizeof(float));
     file_->require_trained(tensor + i);
@@ -194,19 +251,46 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
   for (const uint64_t end = first + count; first < end;) {
     const uint64_t page = first / kPageElements, begin = first % kPageElements;
     const uint64_t some = std::min(end - first, kPageElements - begin);
-    Part part{{}, reinterpret_cast<float*>(block(kBlocks - 1)), first, some};
     const bool is_whole = some * sizeof(float) == file_->page_bytes(tensor, page);
-    for (uint64_t i = 0; i < tensors; ++i) {
-      if (i == 0 && known != nullptr && is_whole)
-        std::memcpy(block(i), known + (first - begun), some * sizeof(float));
-      else if (i != 0 || !overwrites || !is_whole)
-        file_->read_page(tensor + i, page, block(i));
-      part.tensors[i] = reinterpret_cast<float*>(block(i)) + begin;
-    }
-    change(part);
-    for (uint64_t i = 0; i < tensors; ++i) file_->write_page(tensor + i, page, block(i));
+    if (table != nullptr && table->missed(*file_, page) != 0)
+      read_made_up(*table, page);
+    else
+      for (uint64_t i = 0; i < tensors; ++i)
+        if (i == 0 && known != nullptr && is_whole)
+          std::memcpy(block(i), known + (first - begun), some * sizeof(float));
+        else if (i != 0 || !overwrites || !is_whole)
+          file_->read_page(tensor + i, page, block(i));
+    change({{elements(0) + begin, elements(1) + begin, elements(2) + begin}, elements(kBlocks - 1), first, some});
+    write_pages(tensor, tensors, page);
     first += some;
   }
+  whole.finish();
+}
+
+void ParameterStore::update_pages(uint64_t tensor, uint64_t tensors, const std::vector<uint64_t>& pages,
+                                  const float* rates, const std::function<void(const Part&)>& change) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  DeferredTable* const table = deferred(tensor);
+  if (table == nullptr || table->first() != tensor || table->tensors() != tensors)
+    throw Error("the store in " + directory_ + " has no rates of the updates of tensor " + std::to_string(tensor));
+  held_tensor_ = kNoTensor;
+  ParameterFile::Change whole(*file_);
+  const uint64_t count = file_->page_count(tensor);
+  const auto [first_due, end_due] = table->due(count);
+  auto given = pages.begin();
+  for (uint64_t page = 0; page < count; ++page) {
+    const bool is_given = given != pages.end() && *given == page;
+    if (is_given) ++given;
+    if (!is_given && (page < first_due || page >= end_due)) {
+      file_->set_missed(tensor, page, table->missed(*file_, page) + 1);
+      continue;
+    }
+    const uint64_t some = file_->page_bytes(tensor, page) / sizeof(float);
+    read_made_up(*table, page);
+    change({{elements(0), elements(1), elements(2)}, elements(kBlocks - 1), page * kPageElements, some});
+    write_pages(tensor, tensors, page);
+  }
+  table->add(*file_, rates, block(0));
   whole.finish();
 }
 

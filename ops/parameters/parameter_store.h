@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "parameters/deferred_updates.h"
 #include "parameters/parameter_file.h"
 
 namespace poet {
@@ -58,6 +59,10 @@ class ParameterStore {
   // `overwrites`: `change` writes every element of the first tensor without a look at it, which saves that, too.
   void update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count, const float* known,
               const std::function<void(const Part&)>& change, bool overwrites = false);
+  // Updates some pages of a table and what its optimizer keeps for it, in ascending order; to all others it does what
+  // an update with a gradient of zero does, later. Whoever reads does not see a difference. Throws Error as above.
+  void update_pages(uint64_t tensor, uint64_t tensors, const std::vector<uint64_t>& pages, const float* rates,
+                    const std::function<void(const Part&)>& change);
   // What is written until this is finished is one change: where it ends before, nothing can be committed.
   ParameterFile::Change begin_change() { return ParameterFile::Change(*file_); }
 
@@ -71,6 +76,17 @@ class ParameterStore {
   static uint64_t add(std::unique_ptr<ParameterStore> store);
   void require_range(uint64_t tensor, uint64_t offset, uint64_t bytes) const;
   unsigned char* block(uint64_t index) { return blocks_.data() + index * kParameterPageBytes; }
+  float* elements(uint64_t index) { return reinterpret_cast<float*>(block(index)); }
+  void find_deferred();
+  DeferredTable* deferred(uint64_t tensor);  // that a tensor is part of; nullptr: none
+  // The table that a tensor is part of, where a page of it missed updates.
+  const DeferredTable* lagging(uint64_t tensor, uint64_t page);
+  // Reads a page of a table and of its optimizer's tensors into the first blocks; at most `count` elements, from
+  // `begin` on, get what they missed.
+  void read_made_up(const DeferredTable& table, uint64_t page, uint64_t begin = 0,
+                    uint64_t count = kParameterPageBytes);
+  void read_page(uint64_t tensor, uint64_t page, unsigned char* to);
+  void write_pages(uint64_t tensor, uint64_t tensors, uint64_t page);
 
   const std::string directory_;
   const uint64_t fork_depth_;
@@ -78,6 +94,7 @@ class ParameterStore {
   std::unique_ptr<ParameterFile> file_;
   bool is_new_ = false;  // nobody sees it yet
   const Staging blocks_;
+  std::vector<DeferredTable> deferred_;
   // The page that lies in the last block; a number that no page has where that is none.
   uint64_t held_tensor_ = ~uint64_t{0}, held_page_ = 0;
   mutable std::mutex mutex_;

@@ -7,7 +7,7 @@
 
 #include "addresses/packing.h"
 #include "arena/arenas.h"
-#include "kernels/optimizer.h"
+#include "parameters/optimizer.h"
 #include "process/code_pages.h"
 #include "process/memory_left.h"
 #include "runtime/allocation_tracker.h"

@@ -10,7 +10,7 @@ from poet_onnx.costing.flops import storage_work
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.operators import StorageWork, quantized, spec_of
 from poet_onnx.graph.operators.spec import Call
-from poet_onnx.graph.operators.stored import PAGE_BYTES
+from poet_onnx.graph.operators.stored import PAGE_BYTES, updated_bytes
 
 _ELEMENT_BYTES, _BLOCK_BYTES = 4, 4096
 _COMMIT_BYTES, _COMMIT_BYTES_PER_PAGE = 16 << 10, 16
@@ -44,7 +44,7 @@ def stored_bytes(graph: TrainingGraph) -> dict[str, int]:
             continue
         for name in node.inputs if work is not None else ():
             if work is not None and name and graph.tensors[name].role is Role.HANDLE:
-                written[name] += work.written_bytes
+                written[name] += updated_bytes(Call.of(graph, node), work)
                 table = node.attributes.get("table")
                 table_bytes = _ELEMENT_BYTES * math.prod(map(int, table)) if isinstance(table, tuple) else 0
                 read[name] = max(read.get(name, 0), table_bytes or work.read_bytes)
@@ -78,7 +78,7 @@ def trained_bytes(graph: TrainingGraph) -> dict[str, int]:
             tensors, others = (1 + moments, 1) if isinstance(moments, int) else (1, 0)
             for name in node.inputs:
                 if name and graph.tensors[name].role is Role.HANDLE:
-                    found[name] += work.written_bytes * tensors // (tensors + others)
+                    found[name] += updated_bytes(Call.of(graph, node), work) * tensors // (tensors + others)
     return found
 
 

@@ -224,6 +224,7 @@ class Description:
         stored: shapes of the parameters that live in a store, of which the graph has handles alone, by name.
         constants: what lives in the store besides and is never written, by name.
         groups: number of each parameter's group, from 1 on; those of no group are left out.
+        deferred: stored tables whose rows may get their updates later (ops/parameters/deferred_updates.h).
     """
 
     updates: Updates
@@ -238,6 +239,7 @@ class Description:
     stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Constant] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
+    deferred: tuple[str, ...] = ()
 
     @property
     def rates(self) -> tuple[str, ...]:
@@ -286,7 +288,8 @@ class Description:
         Raises:
             InputError: if the text describes nothing, or comes from another version.
         """
-        values = {"groups": {}} | _read_format(text, TRAINING_KEY)  # files from before there were groups have none
+        # Files from before there were groups, and deferred updates, have none.
+        values = {"groups": {}, "deferred": []} | _read_format(text, TRAINING_KEY)
         if set(values) != {"format", *(each.name for each in fields(cls))}:
             raise _damaged("lacks parts, or has too many")
         updates = _updates(values["updates"])
@@ -306,6 +309,7 @@ class Description:
             stored={name: _sizes(each) for name, each in _mapping(values["stored"]).items()},
             constants={name: _constant(name, each) for name, each in _mapping(values["constants"]).items()},
             groups=groups,
+            deferred=_names(values["deferred"]),
         )
 
 

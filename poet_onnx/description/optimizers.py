@@ -37,6 +37,10 @@ from poet_onnx.quantities import is_number
 
 Rates = npt.NDArray[np.float32]
 
+MOST_MISSED = 1024
+"""Updates that a page of a stored table may miss before it gets them; ops/parameters/deferred_updates.h has this
+number."""
+
 _ONE = np.float32(1)
 _LARGEST = float(np.finfo(np.float32).max)
 

@@ -45,10 +45,18 @@ class Stored:
     Attributes:
         kind: element type and shape.
         changes: whether it is trained; what is not is written once.
+        rates_of: tensors in front of it, a table and what its optimizer keeps for it, whose updates may be deferred: it
+            holds their rates (ops/parameters/deferred_updates.h).
     """
 
     kind: Kind
     changes: bool
+    rates_of: int = 0
+
+    @property
+    def code(self) -> int:
+        """Return what a store keeps of `changes` and `rates_of`."""
+        return 1 + self.rates_of if self.changes else 0
 
     @property
     def size_bytes(self) -> int:
@@ -112,8 +120,8 @@ class StoreFile:
         """What was said when it was made."""
         self.tensors: dict[str, Stored] = {}
         """Tensors by name, in the order of the file."""
-        for name, dtype, shape, changes in about["tensors"]:
-            self.tensors[name] = Stored(Kind(dtype, tuple(shape)), changes)
+        for name, dtype, shape, code in about["tensors"]:
+            self.tensors[name] = Stored(Kind(dtype, tuple(shape)), code > 0, max(0, code - 1))
         self._places = {name: place for place, name in enumerate(self.tensors)}
 
     def committed(self) -> dict[str, Any]:
@@ -267,11 +275,11 @@ def make_store(
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"The directory {path} of the store cannot be made: {error.strerror or error}.") from error
-    listed = [[name, stored.kind.dtype, list(stored.kind.shape), stored.changes] for name, stored in tensors.items()]
+    listed = [[name, stored.kind.dtype, list(stored.kind.shape), stored.code] for name, stored in tensors.items()]
     text = _to_text({"about": dict(about), "tensors": listed})
     count = len(tensors)
     sizes = (ctypes.c_uint64 * count)(*(stored.size_bytes for stored in tensors.values()))
-    changes = (ctypes.c_uint8 * count)(*(stored.changes for stored in tensors.values()))
+    changes = (ctypes.c_uint8 * count)(*(stored.code for stored in tensors.values()))
     room = 2 * len(_to_text(first)) + PAGE_BYTES // 32
     number = _called(
         "poet_store_make", os.fsencode(path), sizes, changes, count, text, len(text), room, ACCESS.index(access)

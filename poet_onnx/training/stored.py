@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import Description, handle_name, slot_name
-from poet_onnx.description.optimizers import Optimizer
+from poet_onnx.description.optimizers import MOST_MISSED, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files.checkpoint import Checkpoint
 from poet_onnx.files.hashes import new_hash
@@ -45,12 +45,23 @@ def as_commits(value: object) -> int:
 def kept_for(parameter: str, description: Description) -> dict[str, Stored]:
     """Return what a store has for a parameter, in the order in which nodes of the graph look for it.
 
-    Moments stand behind the parameter, and then its gradient, where that is collected.
+    Moments stand behind the parameter, and then its gradient, where that is collected, or the rates of the last updates
+    of a table, where some may be deferred.
     """
+    settings = description.updates.settings
     stored = Stored(Kind("float32", description.stored[parameter]), changes=True)
-    slots = [slot_name(parameter, slot) for slot in description.updates.settings.slots]
+    slots = [slot_name(parameter, slot) for slot in settings.slots]
     collected = [description.buffers[parameter]] if parameter in description.buffers else []
-    return dict.fromkeys((parameter, *slots, *collected), stored)
+    kept = dict.fromkeys((parameter, *slots, *collected), stored)
+    if parameter in description.deferred:
+        # In front of them it says where the next ones go.
+        rates = Kind("float32", (1 + MOST_MISSED * settings.rates(1, 1.0, 1.0).size,))
+        kept[_deferred_name(parameter)] = Stored(rates, changes=True, rates_of=len(kept))
+    return kept
+
+
+def _deferred_name(parameter: str) -> str:
+    return slot_name(parameter, "rates")
 
 
 class SessionStore:
@@ -229,8 +240,9 @@ class SessionStore:
         self.file.commit(progress.to_values())
 
     def _lasting(self, *, gradients: bool) -> Mapping[str, Stored]:
-        """What a checkpoint has: all but constants, and gradients only where they are half collected."""
+        """What a checkpoint has: all but constants and rates, and gradients only where they are half collected."""
         others = {*self._description.constants, *(() if gradients else self._description.buffers.values())}
+        others.update(map(_deferred_name, self._description.deferred))
         return {name: each for name, each in self._tensors.items() if name not in others}
 
     def update(self, name: str, gradient: str, rates: Array) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto
-from ops_models import FLOAT, INT64, make_model, poet_node
-from stored_arrays import check_holds, held, samples
+from ops_models import FLOAT
+from stored_arrays import check_holds, handle, held, run, samples
 
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
-from poet_onnx.runtime import session_options
 from poet_onnx.training import kernels
 from poet_onnx.training.store_file import PAGE_BYTES, StoreFile, open_store
 
@@ -25,21 +23,7 @@ SIZES = [1, 7, PAGE, PAGE + 1, 2 * PAGE - 5]
 ROWS, WIDTH = 700, 129
 """A table of nearly three pages; rows lie across their borders."""
 Array = np.ndarray
-TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(np.int32): INT32, np.dtype(np.bool_): BOOL}
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
-
-
-def run(op_type: str, arrays: Mapping[str, Array], output: int = BOOL, **attributes: int | tuple[int, ...]) -> Array:
-    """Run one node and return what it makes."""
-    inputs = [(name, TYPES[array.dtype], list(array.shape)) for name, array in arrays.items()]
-    node = poet_node(op_type, list(arrays), ["made"], **attributes)
-    session = onnxruntime.InferenceSession(make_model([node], inputs, [("made", output, None)]), session_options())
-    (made,) = session.run(None, dict(arrays))
-    return np.asarray(made)
-
-
-def handle(store: StoreFile, name: str = "w") -> Array:
-    return np.array([store.handle(name)], np.int64)
 
 
 @pytest.fixture

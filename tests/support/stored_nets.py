@@ -56,6 +56,8 @@ def write_net(kind: str, path: Path) -> Path:
         elif kind in ("text", "wide_text"):
             words = text if kind == "text" else _text(128, 1024)
             model = export_forward(words, {"ids": torch.zeros(2, 12, dtype=torch.long)})
+        elif kind == "words":
+            model = export_forward(_text(64, 400, words=6000, length=5), {"ids": torch.zeros(1, 5, dtype=torch.long)})
         elif kind == "filters":
             model = export_forward(filters, {"x": torch.zeros(2, 3, 8, 8)})
         else:
@@ -64,19 +66,19 @@ def write_net(kind: str, path: Path) -> Path:
     return path
 
 
-def _text(width: int, inner: int) -> Any:
+def _text(width: int, inner: int, words: int = 700, length: int = 12) -> Any:
     """Return a net of four matrices, one of them a table of words."""
     from torch import nn
 
     return nn.Sequential(
-        nn.Embedding(700, width),
+        nn.Embedding(words, width),
         nn.Linear(width, inner),
         nn.GELU(),
         nn.Dropout(0.2),
         nn.Linear(inner, width),
         nn.LayerNorm(width),
         nn.Flatten(),
-        nn.Linear(12 * width, 30),
+        nn.Linear(length * width, 30),
     )
 
 

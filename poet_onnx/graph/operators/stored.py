@@ -9,11 +9,13 @@ gradient is collected in the store, and the parameter's handle stays as it is th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.optimizers import MOST_MISSED
 from poet_onnx.graph.operators.fitting import expect_count
 from poet_onnx.graph.operators.rules import movement, nothing, of_each
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
@@ -34,11 +36,12 @@ from poet_onnx.graph.operators.updates import FLAG, OFFSET, flag, optimizer_work
 PAGE_BYTES = 128 << 10
 """A store reads at least one page, for each page has a checksum; ops/parameters/parameter_file.h has this number."""
 
-_ELEMENT_BYTES = 4
+_ELEMENT_BYTES, _BLOCK_BYTES = 4, 4096
 _DTYPE = Attribute("dtype", "INT", "Element type, as onnx.TensorProto.DataType.")
 _TRANSPOSED = Attribute("transposed", "INT", "1 for a matrix whose transpose is in the store.", required=False)
 _TRANSPOSED_GRADIENT = Attribute("transposed", "INT", "1 for a matrix's transposed gradient.", required=False)
 _ROWS = Attribute("rows", "INT", "Rows of the table.")
+_DEFERRED = Attribute("deferred", "INT", "1 where pages without these rows get their update later.", required=False)
 _COLLECTED = (
     Attribute("moments", "INT", "Tensors that the optimizer keeps for the parameter; the gradient is behind them."),
     Attribute("batches", "INT", "Batches whose gradients are summed."),
@@ -76,11 +79,36 @@ def _whole(call: Call) -> StorageWork:
     return StorageWork(call.output(0).size_bytes, 0, 1)
 
 
+def defers(rows: int, table: Sequence[int], tensors: int) -> bool:
+    """Return whether a step moves less of a table if pages of which it reads no row get their update later.
+
+    A page that it reads is then read twice with what the optimizer keeps for it, and written once. Otherwise a step
+    reads these pages alone, and then reads and writes all of the table with what is kept for it.
+
+    Args:
+        rows: that a step reads.
+        table: its shape.
+        tensors: that the optimizer changes, the table among them.
+    """
+    table_bytes = _ELEMENT_BYTES * math.prod(table)
+    read = _pages(rows, table_bytes // table[0], table_bytes)
+    return 3 * tensors * read < read + 2 * tensors * _pages(table[0], table_bytes // table[0], table_bytes)
+
+
+def _pages(rows: int, row_bytes: int, table_bytes: int) -> int:
+    """Return on how many pages of a table so many rows lie at most."""
+    small, large = sorted((max(1, row_bytes), PAGE_BYTES))
+    crossing = large % small != 0
+    return min(rows * (-(-row_bytes // PAGE_BYTES) + crossing), -(-table_bytes // PAGE_BYTES))
+
+
 def _pages_of_rows(call: Call) -> StorageWork:
-    """Return what reading rows takes: a page for each, and of the table no more than it has."""
-    table_bytes = _ELEMENT_BYTES * math.prod(call.integers("table"))
+    """Return what reading rows takes: pages for each, and of the table no more than it has."""
+    table = call.integers("table")
+    table_bytes, tensors = _ELEMENT_BYTES * math.prod(table), call.integer("tensors", 1)
     rows = elements(call.input(1))
-    return StorageWork(min(rows * PAGE_BYTES, table_bytes), 0, rows)
+    pages = _pages(rows, table_bytes // max(1, table[0]), table_bytes)
+    return StorageWork(tensors * min(pages * PAGE_BYTES, table_bytes), 0, tensors * max(rows, pages))
 
 
 def _update_of_gradient(tensors: int) -> StorageRule:
@@ -93,8 +121,13 @@ def _update_of_gradient(tensors: int) -> StorageRule:
 
 def _update_of_table(tensors: int) -> StorageRule:
     def rule(call: Call) -> StorageWork:
-        moved = tensors * _table_bytes(call)
-        return StorageWork(moved, moved, 2 * tensors)
+        table_bytes = _table_bytes(call)
+        if not call.integer("deferred", 0):
+            return StorageWork(tensors * table_bytes, tensors * table_bytes, 2 * tensors)
+        pages = _changed_pages(call)
+        moved = tensors * min(pages * PAGE_BYTES, table_bytes)
+        rates_bytes = -(-MOST_MISSED * call.input(1).size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+        return StorageWork(moved, moved + rates_bytes, 2 * tensors * pages + 1)
 
     return rule
 
@@ -102,9 +135,25 @@ def _update_of_table(tensors: int) -> StorageRule:
 def _work_of_table(flops: int, tensors: int) -> WorkRule:
     def rule(call: Call) -> Work:
         table_bytes = _table_bytes(call)
-        return Work(0, flops * table_bytes // _ELEMENT_BYTES, table_bytes * (1 + 2 * tensors))
+        moved = min(_changed_pages(call) * PAGE_BYTES, table_bytes) if call.integer("deferred", 0) else table_bytes
+        # What is deferred is done in some step: on the average each has as much to do.
+        return Work(0, flops * table_bytes // _ELEMENT_BYTES, moved * (1 + 2 * tensors))
 
     return rule
+
+
+def _changed_pages(call: Call) -> int:
+    """Return how many pages of a table a step changes at most whose update is deferred for the others."""
+    table_bytes, rows = _table_bytes(call), call.integer("rows", 0)
+    pages = _pages(rows, table_bytes // rows, table_bytes)
+    read = _pages(elements(call.input(3)), table_bytes // rows, table_bytes)
+    return min(pages, read + -(-pages // MOST_MISSED))
+
+
+def updated_bytes(call: Call, work: StorageWork) -> int:
+    """Return how large what a node updates is in the store, with what the optimizer keeps for it."""
+    tensors = next((count for name, _, count in KINDS if call.op_type == f"UpdateRowsStored{name}"), 0)
+    return tensors * _table_bytes(call) if tensors else work.written_bytes
 
 
 def _collected(call: Call, gradient_bytes: int) -> StorageWork:
@@ -158,7 +207,11 @@ SPECS = [
         schema=Schema(
             "GatherStored(handle, indices, after...) -> rows: reads the rows of a table that indices name.",
             (("rows", "T"),),
-            (_DTYPE, Attribute("table", "INTS", "Shape of the table.")),
+            (
+                _DTYPE,
+                Attribute("table", "INTS", "Shape of the table."),
+                Attribute("tensors", "INT", "That tell of a row whose updates may be deferred.", required=False),
+            ),
         ),
     ),
     *(
@@ -188,7 +241,7 @@ SPECS = [
                 f"UpdateRowsStored{name}(gradient, rates, handle, indices, after...) -> updated: the same for a table, "
                 "of whose gradient the rows are given that are not zero.",
                 FLAG,
-                (_ROWS,),
+                (_ROWS, _DEFERRED),
             ),
         )
         for name, flops, tensors in KINDS

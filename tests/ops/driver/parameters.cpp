@@ -20,6 +20,9 @@ namespace {
 constexpr uint64_t kElements = 40000;  // of the trained tensors: two pages, and a part of one where it is updated
 constexpr uint64_t kFrozenElements = 5;
 constexpr uint64_t kTextRoom = 64;
+// A table of two pages, its momentum, and the rates of its updates; the second page gets its updates late.
+constexpr uint64_t kTable = 3, kMomentum = 4, kRateCount = 5;
+constexpr float kUpdate[kRateCount] = {1, -1, 0, 1, 0};  // adds the momentum, which stays
 
 // The numbers of the file as ops/parameters/parameter_file.h describes it, written down a second time.
 struct Superblock {
@@ -75,19 +78,26 @@ bool is_all(const Opened& store, uint64_t tensor, uint64_t elements, float value
   return std::all_of(values.begin(), values.end(), [value](float each) { return each == value; });
 }
 
-// A store of a weight with one moment and something frozen, committed at step 0.
+// A store of a weight with one moment, something frozen, and a table, committed at step 0.
 void make_committed() {
   mkdir(place().c_str(), 0700);
   const Opened store(ParameterStore::make(place(),
-                                          {{kElements * 4, true}, {kElements * 4, true}, {kFrozenElements * 4, false}},
+                                          {{kElements * 4, true},
+                                           {kElements * 4, true},
+                                           {kFrozenElements * 4, false},
+                                           {kElements * 4, true},
+                                           {kElements * 4, true},
+                                           {4 + DeferredTable::kMostMissed * kRateCount * 4, true, 2}},
                                           "net", kTextRoom, ParameterAccess::kCached));
   fill(store, 2, kFrozenElements, 7);
   fill(store, 1, kElements, 0);
   fill(store, 0, kElements, 0);
+  fill(store, kTable, kElements, 0);
+  fill(store, kMomentum, kElements, 1);
   store->commit("0");
 }
 
-// Adds 1 to the weight and 2 to its moment, in two parts as split updates do.
+// Adds 1 to the weight and 2 to its moment, in two parts as split updates do, and 1 to the table.
 void train(const Opened& store) {
   store->begin_step();
   for (const auto& [first, count] : {std::pair<uint64_t, uint64_t>{0, 33000}, {33000, kElements - 33000}})
@@ -97,6 +107,9 @@ void train(const Opened& store) {
         part.tensors[1][i] += 2;
       }
     });
+  store->update_pages(kTable, 2, {0}, kUpdate, [](const ParameterStore::Part& part) {
+    for (uint64_t i = 0; i < part.count; ++i) part.tensors[0][i] += part.tensors[1][i];
+  });
 }
 
 // Whether all of the store is as it was at the step that its text names.
@@ -107,6 +120,8 @@ int committed_step(const Opened& store) {
   REQUIRE(is_all(store, 0, kElements, static_cast<float>(step)));
   REQUIRE(is_all(store, 1, kElements, static_cast<float>(2 * step)));
   REQUIRE(is_all(store, 2, kFrozenElements, 7));
+  REQUIRE(is_all(store, kTable, kElements, static_cast<float>(step)));
+  REQUIRE(is_all(store, kMomentum, kElements, 1));
   return step;
 }
 
@@ -268,13 +283,14 @@ void parameter_stores_that_were_made_up_do_no_harm() {
           put(24 + random() % 4 * 8, odd());
           break;
         case 1:  // bytes of a tensor, or whether it changes
-          put(4096 + random() % 6 * 8, odd());
+          put(4096 + random() % 12 * 8, odd());
           break;
         default:  // a commit: its numbers, and its table of pages
-          put(random() % 2 == 0 ? (2 + 2 * (random() % 2)) * 4096 + random() % 3 * 8 : 5 * 4096 + random() % 96, odd());
+          put(random() % 2 == 0 ? (2 + 2 * (random() % 2)) * 4096 + random() % 3 * 8 : 5 * 4096 + random() % 176,
+              odd());
       }
     }
-    size_t pages = 5;  // two of the weight, two of its moment, one of what is frozen
+    size_t pages = 10;  // two of weight, moment, table and momentum each, one of what is frozen, and one of rates
     if (turn % 20 ==
         0) {  // so many bytes that their sum with a block's is small again, and the file is that much shorter
       put(4096 + 4 * 8, ~uint64_t{0} - random() % 4000);
