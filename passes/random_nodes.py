@@ -1,14 +1,13 @@
 """The random numbers of a training step: which of them follow from the number of the run, and can be gone on with.
 
-ONNX Runtime's CPU kernel of Dropout keeps one number: it starts as the node's `seed` and grows by one with every run,
-which seeds a generator from it (RandomGenerator in onnxruntime/core/framework/random_generator.h and
-onnxruntime/core/providers/cpu/nn/dropout_op.h of github.com/microsoft/onnxruntime, v1.19.2). Nobody outside the session
-can set it. `CountedDropout` of domain `poet` draws the same numbers, and gets the number of runs as an input: so a
-session goes on from any run, and is never built again.
+ONNX Runtime's kernels keep the state of their generators, and nobody outside the session can set it. That of Dropout
+is a number that grows by one with every run and seeds a generator, so that some elements are dropped in every run
+(ops/kernels/dropout.cpp). Those of RandomNormal, RandomUniform and those `Like` a tensor go on with one generator: only
+who drew all numbers before knows the next one.
 
-The kernels of RandomNormal, RandomUniform and those `Like` a tensor go on with one generator from run to run, and draw
-normal numbers by a rejection: only who drew all before knows the next one. `CountedNormal` and `CountedUniform` stand
-for them in what is planned and in what it is compared with: their numbers are others of the same distribution.
+`CountedDropout`, `CountedNormal` and `CountedUniform` of domain `poet` stand for them, in what is planned and in what
+it is compared with. They get the number of runs as an input, so that a session goes on from any run. Their numbers are
+others of the same distribution.
 """
 
 from __future__ import annotations
@@ -41,19 +40,18 @@ _DEFAULT_RATIO = 0.5
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def count_runs(graph: ir.Graph, *, dropouts: bool) -> None:
+def count_runs(graph: ir.Graph) -> None:
     """Let what draws in each run draw from the number of runs, which becomes an input.
 
     Args:
         graph: of a model whose seeds are pinned, and whose types are known.
-        dropouts: whether dropouts do, too, which draw the same numbers as before.
 
     Raises:
         InputError: if a dropout has a ratio that none can have.
     """
     for node in graph:
         _check_ratio(node)
-    dropping = [node for node in graph if dropouts and _is_countable(node)]
+    dropping = [node for node in graph if _is_countable(node)]
     drawing = [node for node in graph if _is_drawn(node)]
     if not dropping and not drawing:
         return

@@ -54,22 +54,18 @@ class WriteUpdates(InPlacePass):
     Requires a training graph whose seeds are pinned, with accumulators as generated, lowered or split.
     """
 
-    def __init__(
-        self, updates: Updates, *, planned: bool = False, kept: Container[str] = (), counts_runs: bool = True
-    ) -> None:
+    def __init__(self, updates: Updates, *, planned: bool = False, kept: Container[str] = ()) -> None:
         """Set what to do.
 
         Args:
             updates: how gradients are used.
             planned: the graph's order is final (U2, U3).
             kept: parameters that are updated after the step although they could be within it.
-            counts_runs: dropouts draw from the number of runs (U7); otherwise they stay ONNX Runtime's own.
         """
         super().__init__()
         self._updates = updates
         self._planned = planned
         self._kept = kept
-        self._counts_runs = counts_runs
 
     def call(self, model: ir.Model) -> PassResult:
         """Write the nodes, inputs and metadata.
@@ -88,7 +84,7 @@ class WriteUpdates(InPlacePass):
         if self._planned and self._updates.accumulation_steps == 1:
             _write_gradients(graph, roles, deferred, inputs)
         _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
-        count_runs(graph, dropouts=self._counts_runs)
+        count_runs(graph)
         kept = {name: roles.buffers[name] for name in deferred}
         flag = roles.flag if any(value.name == roles.flag for value in graph.inputs) else ""
         description = Description(

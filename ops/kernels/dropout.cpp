@@ -5,49 +5,23 @@
 //       Y is X / (1 - ratio) where the mask is true, zero elsewhere. ratio is one float of at least 0 and below 1;
 //       runs, one int64, counts the runs before this one.
 //
-// The numbers are those of ONNX Runtime's own Dropout with that seed in its run of that number, which makes a generator
-// of seed + runs for each (onnxruntime/core/providers/cpu/nn/dropout_op.h of github.com/microsoft/onnxruntime,
-// v1.19.2): std::default_random_engine of libstdc++, which is std::minstd_rand0, behind
-// std::uniform_real_distribution<float>.
+// ONNX Runtime's own Dropout makes a generator of seed + run (onnxruntime/core/providers/cpu/nn/dropout_op.h of
+// github.com/microsoft/onnxruntime, v1.19.2) whose first number grows by 8e-6 from one run to the next: it drops the
+// first element of a tensor in a hundred thousand runs on end, or never. Those of Philox are independent.
 #include "kernels/kernel.h"
+#include "kernels/philox.h"
 
 namespace poet {
 namespace {
 
-// std::minstd_rand0 of the C++ standard, [rand.predef].
-class Generator {
- public:
-  explicit Generator(uint64_t seed) : state_(seed % kModulus == 0 ? 1 : seed % kModulus) {}
-
-  // Leaves out the next `count` numbers.
-  void skip(uint64_t count) {
-    for (uint64_t factor = kMultiplier; count != 0; count /= 2, factor = factor * factor % kModulus)
-      if (count % 2 != 0) state_ = state_ * factor % kModulus;
-  }
-
-  // A number of at least 0 and below 1, as libstdc++'s generate_canonical<float, 24> makes it.
-  float next() {
-    state_ = state_ * kMultiplier % kModulus;
-    constexpr float kRange = 2147483648.0F;  // kModulus - 1, in float
-    constexpr float kLargest = 0x1.fffffep-1F;
-    const float number = static_cast<float>(state_ - 1) / kRange;
-    return number < 1 ? number : kLargest;
-  }
-
- private:
-  static constexpr uint64_t kMultiplier = 16807, kModulus = 2147483647;
-  uint64_t state_;
-};
-
 template <typename T>
-void drop(const Workers& workers, T* y, bool* mask, const T* x, uint64_t count, float ratio, const Generator& all) {
+void drop(const Context& context, T* y, bool* mask, const T* x, uint64_t count, float ratio, uint64_t seed,
+          uint64_t runs) {
   const auto kept = static_cast<T>(1.0F - ratio);
-  each_range(workers, count, 1, [=](uint64_t i, uint64_t some) {
-    Generator generator = all;
-    generator.skip(i);
-    for (const uint64_t end = i + some; i < end; ++i) {
-      mask[i] = generator.next() >= ratio;
-      y[i] = static_cast<T>(mask[i]) * x[i] / kept;
+  each_drawn(context.workers(), count, seed, runs, [=](const Drawn& drawn, uint64_t first, uint64_t some) {
+    for (uint64_t i = 0; i < some; ++i) {
+      mask[first + i] = even(drawn[i]) >= ratio;
+      y[first + i] = static_cast<T>(mask[first + i]) * x[first + i] / kept;
     }
   });
 }
@@ -66,14 +40,11 @@ class CountedDropout final : public Kernel {
       throw Error("the ratio is " + std::to_string(ratio) + ", but must be at least 0 and below 1");
     void* const y = context.output(0, x.layout.shape);
     auto* const mask = static_cast<bool*>(context.output(1, x.layout.shape));
-    const Generator generator(seed_ + runs);
-    if (x.layout.dtype == kFloat) {
-      drop(context.workers(), static_cast<float*>(y), mask, static_cast<const float*>(x.data), x.elements(), ratio,
-           generator);
-    } else {
-      drop(context.workers(), static_cast<double*>(y), mask, static_cast<const double*>(x.data), x.elements(), ratio,
-           generator);
-    }
+    const uint64_t count = x.elements();
+    if (x.layout.dtype == kFloat)
+      drop(context, static_cast<float*>(y), mask, static_cast<const float*>(x.data), count, ratio, seed_, runs);
+    else
+      drop(context, static_cast<double*>(y), mask, static_cast<const double*>(x.data), count, ratio, seed_, runs);
   }
 
  private:

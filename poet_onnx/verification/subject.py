@@ -117,8 +117,8 @@ def make_subject(
         SplitWeightGradients(file.part_bytes)(normalized)
     seeds_pinned = Normalization(PinSeeds())(original).modified
     if described is not None:
-        for model, counts_runs in ((normalized, True), (original, False)):  # the original draws as the runtime does
-            Normalization(WriteUpdates(described.updates, kept=described.buffers, counts_runs=counts_runs))(model)
+        for model in (normalized, original):
+            Normalization(WriteUpdates(described.updates, kept=described.buffers))(model)
     resident = extract(normalized)
     if planned is None and has_blocks(normalized.graph):
         planned = normalized.clone()

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 from ops_models import make_model, poet_node
+from philox_numbers import philox
 
 from poet_onnx.runtime import session_options
 
@@ -28,17 +29,6 @@ def session_of(operator: str, shape: tuple[int, ...], seed: int = 0, **numbers: 
 def drawn(operator: str, shape: tuple[int, ...], runs: int = 0, **settings: Any) -> np.ndarray:
     (found,) = session_of(operator, shape, **settings).run(None, {"runs": np.int64([runs])})
     return np.asarray(found)
-
-
-def philox(place: int, runs: int, seed: int) -> list[int]:
-    """Return four numbers of 32 bits: Salmon et al. 2011, section 3.3."""
-    low = 2**32 - 1
-    counter, key = [place & low, place >> 32, runs & low, runs >> 32], [seed & low, seed >> 32]
-    for _ in range(10):
-        left, right = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = [(right >> 32) ^ counter[1] ^ key[0], right & low, (left >> 32) ^ counter[3] ^ key[1], left & low]
-        key = [(key[0] + 0x9E3779B9) & low, (key[1] + 0xBB67AE85) & low]
-    return counter
 
 
 def test_the_first_numbers_are_those_that_are_published() -> None:
