@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of, without_gradient
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
@@ -17,7 +17,8 @@ without_gradient(
 without_gradient("Sign", "Floor", "Ceil", "Round", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
 
 
-def _reduced(builder: GradientBuilder, gradient: ir.Value, index: int) -> ir.Value:
+def reduced(builder: GradientBuilder, gradient: ir.Value, index: int) -> ir.Value:
+    """Return a gradient summed over the axes along which an operand was repeated."""
     return builder.unbroadcast(gradient, builder.shape(builder.output()), builder.shape(builder.input(index)))
 
 
@@ -26,16 +27,16 @@ def add(builder: GradientBuilder) -> None:
     """Hand the gradient on to every operand."""
     for index in range(len(builder.node.inputs)):
         if builder.wants(index):
-            builder.send(index, _reduced(builder, builder.gradient(), index))
+            builder.send(index, reduced(builder, builder.gradient(), index))
 
 
 @gradient_of("Sub")
 def subtract(builder: GradientBuilder) -> None:
     """Hand the gradient on, and its negative."""
     if builder.wants(0):
-        builder.send(0, _reduced(builder, builder.gradient(), 0))
+        builder.send(0, reduced(builder, builder.gradient(), 0))
     if builder.wants(1):
-        builder.send(1, builder.op("Neg", _reduced(builder, builder.gradient(), 1)))
+        builder.send(1, builder.op("Neg", reduced(builder, builder.gradient(), 1)))
 
 
 @gradient_of("Mul")
@@ -44,7 +45,7 @@ def multiply(builder: GradientBuilder) -> None:
     for index in (0, 1):
         if builder.wants(index):
             builder.send(
-                index, _reduced(builder, builder.op("Mul", builder.gradient(), builder.input(1 - index)), index)
+                index, reduced(builder, builder.op("Mul", builder.gradient(), builder.input(1 - index)), index)
             )
 
 
@@ -58,7 +59,7 @@ def divide(builder: GradientBuilder) -> None:
         builder.send(0, first)
         builder.send(1, second)
     else:
-        builder.send(0, _reduced(builder, builder.op("Div", gradient, builder.input(1)), 0))
+        builder.send(0, reduced(builder, builder.op("Div", gradient, builder.input(1)), 0))
 
 
 @gradient_of("Neg")
@@ -79,23 +80,10 @@ def absolute(builder: GradientBuilder) -> None:
     builder.send(0, builder.op("Mul", builder.gradient(), builder.op("Sign", builder.input(0))))
 
 
-@gradient_of("Log")
-def logarithm(builder: GradientBuilder) -> None:
-    """Divide the gradient by the input."""
-    builder.send(0, builder.op("Div", builder.gradient(), builder.input(0)))
-
-
 @gradient_of("Exp")
 def exponential(builder: GradientBuilder) -> None:
     """Multiply the gradient by the output."""
     builder.send(0, builder.op("Mul", builder.gradient(), builder.output()))
-
-
-@gradient_of("Sqrt")
-def square_root(builder: GradientBuilder) -> None:
-    """Divide the gradient by twice the output."""
-    half = builder.number(0.5, builder.output())
-    builder.send(0, builder.op("Mul", builder.gradient(), builder.op("Div", half, builder.output())))
 
 
 @gradient_of("Reciprocal")
@@ -112,26 +100,6 @@ def error_function(builder: GradientBuilder) -> None:
     scale = builder.constant(np.array(np.float32(2 / math.sqrt(math.pi)), builder.type(source).dtype.numpy()))
     bell = builder.op("Exp", builder.op("Neg", builder.op("Mul", source, source)))
     builder.send(0, builder.op("Mul", builder.gradient(), builder.op("Mul", scale, bell)))
-
-
-@gradient_of("Pow")
-def power(builder: GradientBuilder) -> None:
-    """Differentiate by the base, and by an exponent that is trained, as torch does."""
-    base, exponent = builder.input(0), builder.input(1)
-    if builder.type(exponent).dtype != builder.type(base).dtype:
-        if builder.wants(1):
-            raise NoGradientError("its trained exponent has another type than its base")
-        exponent = builder.op("Cast", exponent, to=int(builder.type(base).dtype))
-    if builder.wants(0):
-        less = builder.op("Sub", exponent, builder.number(1, base))
-        slope = builder.op("Mul", builder.op("Pow", base, less), exponent)
-        builder.send(0, _reduced(builder, builder.op("Mul", slope, builder.gradient()), 0))
-    if builder.wants(1):
-        zero = builder.number(0, base)
-        still = builder.op("And", builder.op("Equal", base, zero), builder.op("GreaterOrEqual", exponent, zero))
-        rise = builder.op("Mul", builder.output(), builder.op("Log", base))
-        rise = builder.op("Where", still, zero, rise)  # torch's rule for a base of 0, whose logarithm is infinite
-        builder.send(1, _reduced(builder, builder.op("Mul", rise, builder.gradient()), 1))
 
 
 @gradient_of("Clip", stops=(1, 2))
@@ -157,7 +125,7 @@ def where(builder: GradientBuilder) -> None:
     zero = builder.number(0, builder.output())
     for index, branches in ((1, (builder.gradient(), zero)), (2, (zero, builder.gradient()))):
         if builder.wants(index):
-            builder.send(index, _reduced(builder, builder.op("Where", builder.input(0), *branches), index))
+            builder.send(index, reduced(builder, builder.op("Where", builder.input(0), *branches), index))
 
 
 @gradient_of("Cast", stops=())
@@ -184,7 +152,7 @@ def extreme(builder: GradientBuilder) -> None:
     share = builder.op("Div", gradient, builder.op("Sum", *chosen))
     for index, mask in enumerate(chosen):
         if builder.wants(index):
-            builder.send(index, _reduced(builder, builder.op("Mul", share, mask), index))
+            builder.send(index, reduced(builder, builder.op("Mul", share, mask), index))
 
 
 @gradient_of("Mean")
@@ -194,4 +162,4 @@ def mean(builder: GradientBuilder) -> None:
     share = builder.op("Div", builder.gradient(), builder.number(len(builder.node.inputs), y))
     for index in range(len(builder.node.inputs)):
         if builder.wants(index):
-            builder.send(index, _reduced(builder, share, index))
+            builder.send(index, reduced(builder, share, index))
