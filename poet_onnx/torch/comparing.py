@@ -75,6 +75,11 @@ class Comparison:
         self._double = self._in_double(module, example_inputs)
         with fork_rng(devices=[]), calm_torch():  # a function may draw numbers
             self.found.problems, self.found.functions = look_at(calls)
+        for name in self.first.changed:
+            self.found.problems[name] = (
+                f"The forward pass of {self._name} changes the parameter '{name}' in place, which the training graph"
+                " does not: change it between steps."
+            )
 
     def _in_double(self, module: nn.Module, example_inputs: Any) -> Reference | None:
         try:

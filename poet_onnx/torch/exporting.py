@@ -20,6 +20,7 @@ from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.torch.choosing import chosen_parameters
+from poet_onnx.torch.layers import check_layers
 from poet_onnx.torch.tracing import frozen_batch_norm, trace
 from poet_onnx.torch.verifying import TorchReport, check_export
 
@@ -104,6 +105,7 @@ def export(
     chosen = chosen_parameters(module, train, freeze, adapted=adapted)
     request = Request.of(read(RewriteOptions, "export", {"loss": loss, **options}))
     asked = request.options
+    check_layers(module)
     forward = trace(module, example_inputs, exporter=exporter, opset=opset, adapted=adapted)
     patterns: dict[str, Any] = {"train": [escape(name) for name in _written(forward, chosen)]}
     if adapted:

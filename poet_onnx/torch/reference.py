@@ -38,12 +38,14 @@ class Step:
         gradients: by parameter; those that have none are not there.
         buffers: what they are after the step.
         draws: whether numbers were drawn from torch's generator.
+        changed: parameters that the forward pass itself changed.
     """
 
     loss: float
     gradients: Mapping[str, Array]
     buffers: Mapping[str, Array]
     draws: bool = False
+    changed: tuple[str, ...] = ()
 
 
 class Reference:
@@ -128,9 +130,10 @@ class Reference:
 
         with torch.random.fork_rng(devices=[]), contextlib.nullcontext() if keep else untouched(self._module):
             self._take(values)
-            state = torch.get_rng_state()
+            state, before = torch.get_rng_state(), self._marks()
             with self._precision(), calm_torch():
                 loss = self._loss(batch)
+            changed = tuple(name for name, mark in self._marks().items() if mark != before[name])
             draws = not torch.equal(state, torch.get_rng_state())
             self._forget_gradients()
             if loss.requires_grad:
@@ -140,7 +143,7 @@ class Reference:
             self._forget_gradients()
             buffers = self.buffers()
             found = {name: _array(each) for name, each in grads.items() if each is not None}
-            return Step(float(loss.detach()), found, buffers, draws)
+            return Step(float(loss.detach()), found, buffers, draws, changed)
 
     def evaluated_loss(self, values: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
         """Return the loss of a batch with the whole module in eval mode, which stays as it was."""
@@ -168,6 +171,11 @@ class Reference:
         named = {f"{CHILD}.{name}": weight for name, weight in weights.items()}
         outputs: Sequence[Tensor] = torch.func.functional_call(self._call.wrapper, named, inputs)
         return outputs
+
+    def _marks(self) -> dict[str, tuple[int, str]]:
+        """Return of each parameter how often it was written to, which `.data` hides, and the sum of its numbers."""
+        given = {name: self.tensors[name] for name in self.parameters}
+        return {name: (each._version, str(each.detach().sum())) for name, each in given.items()}
 
     def _forget_gradients(self) -> None:
         for name in self.parameters:
@@ -225,7 +233,18 @@ def _copied(module: nn.Module, dtype: Any) -> nn.Module:
         for name, each in part.__dict__.items():
             if isinstance(each, torch.Tensor):
                 part.__dict__[name] = each.to("cpu", dtype if each.is_floating_point() else None)
+    _hook(module, copied)
     return copied
+
+
+def _hook(module: nn.Module, copied: nn.Module) -> None:
+    """Let hooks on the gradients of parameters, which a copy has none of, see those of the copy, too."""
+    pairs: Iterator[tuple[Any, Any]] = zip(module.parameters(), copied.parameters(), strict=True)
+    for given, parameter in pairs:
+        for hook in (given._backward_hooks or {}).values():
+            parameter.register_hook(hook)
+        for hook in (given._post_accumulate_grad_hooks or {}).values():
+            parameter.register_post_accumulate_grad_hook(hook)
 
 
 def _array(tensor: Tensor) -> Array:

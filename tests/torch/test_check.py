@@ -179,6 +179,37 @@ class Sized(nn.Module):
         return self.layer(x) + self.places  # type: ignore[no-any-return]
 
 
+class Kept(nn.Module):
+    """Keeps its weight within bounds, which it has not left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        with torch.no_grad():
+            self.layer.weight.clamp_(-10, 10)
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def hooked() -> nn.Module:
+    """Return layers of which a gradient is changed behind the backward pass, and another one within it."""
+
+    def halve(weight: Tensor) -> None:
+        assert weight.grad is not None
+        weight.grad.mul_(0.5)
+
+    net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    net[0].weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    net[1].weight.register_post_accumulate_grad_hook(halve)
+    return net
+
+
+def words(**options: Any) -> nn.Module:
+    return nn.Sequential(nn.Embedding(6, 4, **options), nn.Flatten(), nn.Linear(12, 3))
+
+
 LOST = {
     "detach": Lost(lambda: Two(quantized), r"gradient of 'first\.|'first\.", marked=True),
     "no_grad": Lost(Teacher, r"'teacher\.\w+' has no gradient in torch", loss="output:output", marked=True),
@@ -188,6 +219,10 @@ LOST = {
     "momentum": Lost(lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)), "running"),
     "count of calls": Lost(Counted, "The loss is"),
     "hook": Lost(lambda: Two(halved), r"gradient of 'first\."),
+    "hooks of parameters": Lost(hooked, r"gradient of '0\.weight\[.* gradient of '1\.weight\["),
+    "change of a parameter": Lost(Kept, r"changes the parameter 'layer\.weight' in place"),
+    "longest rows": Lost(lambda: words(max_norm=9.0), "'0' is an embedding with max_norm", inputs=padded),
+    "frequent rows": Lost(lambda: words(scale_grad_by_freq=True), "'0' is .* scale_grad_by_freq", inputs=padded),
     "padding": Lost(Rows, r"gradient of 'words\.weight\[0, ", inputs=padded, marked=True),
 }  # fmt: skip
 
