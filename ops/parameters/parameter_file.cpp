@@ -156,6 +156,7 @@ void ParameterFile::require_room() {
   if (static_cast<uint64_t>(status.st_blocks) * 512 < end_) file_.reserve(0, end_);
   working_.assign(first_page_.back(), {});
   committed_.assign(first_page_.back(), Copy::kZeros);
+  any_page_.assign(tensors_.size(), false);
   commit_ = std::make_unique<Staging>(slot_bytes_ - kBlockBytes);
 }
 

@@ -3,8 +3,9 @@
 //   superblock | description | commit 0 | commit 1 | pages, first copy | pages of what changes, second copy
 //
 // A page that changes is written to the copy that the last commit does not refer to, so that this commit stays whole
-// until the next one is. A commit is a text of the user's and the table of all pages: which copy is meant, its checksum,
-// and how many updates the page still lacks (deferred_updates.h). It is written to the place of the commit before the last one, in this order:
+// until the next one is. A commit is a text of the user's and the table of all pages: which copy is meant, its
+// checksum, and how many updates the page still lacks (deferred_updates.h). It is written to the place of the commit
+// before the last one, in this order:
 //
 //   pages and table; fdatasync; the head of the commit, which is one block with a checksum of table and text; fdatasync
 //
@@ -87,6 +88,8 @@ class ParameterFile {
   void set_missed(uint64_t tensor, uint64_t page, uint64_t updates) {
     working_[first_page_[tensor] + page].missed = static_cast<uint32_t>(updates);
   }
+  // The pages of a tensor that a step reads are not those of the step before: they are not read ahead.
+  void expect_any_page(uint64_t tensor) { any_page_[tensor] = true; }
   // A step begins: where the file's pages are not in the page cache, those that the last step read are read ahead, in
   // its order, and pages are written behind. Throws Error.
   void begin_step();
@@ -156,6 +159,7 @@ class ParameterFile {
   std::vector<uint64_t> first_, second_;  // where each tensor's copies are
   std::vector<PageEntry> working_;        // of each page, with what was written since the commit
   std::vector<Copy> committed_;           // of each page
+  std::vector<bool> any_page_;            // of each tensor: whether nothing of it is foreseen
   std::unique_ptr<Staging> commit_;       // room for a commit as it is in the file
   std::atomic<uint64_t> read_bytes_{0}, written_bytes_{0};
   uint64_t read_ahead_bytes_ = 0;

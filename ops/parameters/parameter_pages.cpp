@@ -31,7 +31,7 @@ void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* 
   }
   const unsigned char* side = nullptr;
   if (channel_ != nullptr) {
-    order_.note(index);
+    if (!any_page_[tensor]) order_.note(index);
     side = channel_->find(from);
     if (side != nullptr && page_sum(side, bytes, page) != entry.checksum) side = nullptr;  // of another time
     if (side != nullptr) read_ahead_bytes_ += bytes;

@@ -127,8 +127,11 @@ void ParameterStore::require_range(uint64_t tensor, uint64_t offset, uint64_t by
 }
 
 void ParameterStore::find_deferred() {
-  for (uint64_t tensor = 0; tensor < file_->tensors().size(); ++tensor)
-    if (file_->tensors()[tensor].rates_of != 0) deferred_.emplace_back(*file_, tensor, block(0));
+  for (uint64_t tensor = 0; tensor < file_->tensors().size(); ++tensor) {
+    if (file_->tensors()[tensor].rates_of == 0) continue;
+    const DeferredTable& table = deferred_.emplace_back(*file_, tensor, block(0));
+    for (uint64_t i = 0; i < table.tensors(); ++i) file_->expect_any_page(table.first() + i);
+  }
 }
 
 DeferredTable* ParameterStore::deferred(uint64_t tensor) {

@@ -16,7 +16,7 @@ class ReadOrder {
     at_ = ahead_ = 0;
   }
 
-  // A page is read. One that is not expected soon is one of a table's, say, of which each batch reads others.
+  // A page is read. One that is not expected soon leaves the order as it is.
   void note(uint64_t page) {
     if (seen_.size() < kMostPages) seen_.push_back(static_cast<uint32_t>(page));
     const auto begin = expected_.begin() + static_cast<std::ptrdiff_t>(at_);

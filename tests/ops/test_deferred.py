@@ -24,8 +24,8 @@ ROWS, WIDTH = 900, 300
 class Table:
     """A table in a store, whose updates are deferred, and arrays that get each of them at once."""
 
-    def __init__(self, kind: str, folder: Path, rows: int = ROWS, width: int = WIDTH) -> None:
-        self.kind, self.folder, self.rows, self.width = kind, folder, rows, width
+    def __init__(self, kind: str, folder: Path, rows: int = ROWS, width: int = WIDTH, access: str = "cached") -> None:
+        self.folder, self.rows, self.width, self.access = folder, rows, width, access
         self.random = np.random.default_rng(rows)
         self.settings = KINDS[kind]
         first = self.random.standard_normal((rows, width), np.float32)
@@ -38,7 +38,7 @@ class Table:
         kinds = {name: Stored(Kind("float32", array.shape), True) for name, array in self.arrays.items()}
         rates = Kind("float32", (1 + MOST_MISSED * self.settings.rates(1, 1.0, 1.0).size,))
         kinds = {"first": Stored(Kind("float32", (5,)), True), **kinds, "rates": Stored(rates, True, len(kinds))}
-        store = make_store(self.folder, kinds, {}, {})
+        store = make_store(self.folder, kinds, {}, {}, access=self.access)
         for name, array in self.arrays.items():
             store.write(name, array)
         store.commit({})
@@ -144,6 +144,18 @@ def test_a_step_moves_the_pages_of_its_rows_alone(tmp_path: Path) -> None:
     rates_bytes = MOST_MISSED * table.settings.rates(1, 1.0, 1.0).nbytes
     assert after.read_bytes - before.read_bytes == 3 * PAGE_BYTES
     assert 0 < after.written_bytes - before.written_bytes - 3 * PAGE_BYTES - rates_bytes <= 4096
+    table.store.close()
+
+
+def test_other_pages_are_not_read_ahead(tmp_path: Path) -> None:
+    """Past the page cache a step reads what it needs, and not the pages of the step before."""
+    table = Table("adamw", tmp_path, rows=64, width=PAGE_BYTES // 4, access="direct")
+    table.lag(1)
+    for row in range(1, 9):
+        table.store.begin_step()
+        before = table.store.statistics().read_bytes
+        table.update(np.array([row]))
+        assert table.store.statistics().read_bytes - before == 3 * PAGE_BYTES
     table.store.close()
 
 
