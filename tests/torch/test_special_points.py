@@ -65,6 +65,15 @@ def test_what_does_not_vary_has_no_gradient(name: str, exporter: str, tmp_path: 
     assert found.tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_what_reaches_a_bound_has_a_gradient(exporter: str, tmp_path: Path) -> None:
+    """As the hinge of a sample at the margin, and a row of zeros."""
+    x = torch.tensor([[0.0, 0.5, 1.0, 2.0], [-1.0, 0.0, 1.0, 1.0]])
+    _, found, expected = compared(Shifted(lambda x: x.clamp(0, 1).sum(), 0.0), (x,), tmp_path, exporter)
+    assert expected.tolist() == [1.0, 2.0, 2.0, 1.0]
+    assert found.tolist() == expected.tolist()
+
+
 def of_probability(x: Tensor, target: Tensor) -> Tensor:
     """Return the loss of probabilities whose shape changes on the way."""
     return functional.binary_cross_entropy(torch.sigmoid(x.unsqueeze(1)).squeeze(1), target)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder
+from poet_onnx.gradients.forward.patterns import number
 from poet_onnx.gradients.registry import gradient_of, without_gradient
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
@@ -143,8 +144,16 @@ def dropout(builder: GradientBuilder) -> None:
 
 @gradient_of("Max", "Min")
 def extreme(builder: GradientBuilder) -> None:
-    """Send the gradient to the operand that was chosen; operands that tie share it evenly, as in torch."""
+    """Send the gradient to the operand that was chosen; operands that tie share it evenly, as in torch.
+
+    A constant number is a bound, as of `clamp`: what reaches it has the whole gradient.
+    """
     y, gradient = builder.output(), builder.gradient()
+    bounded = [i for i, each in enumerate(builder.node.inputs) if builder.wants(i) or number(each) is None]
+    if len(builder.node.inputs) == 2 and len(bounded) == 1:
+        reached = builder.as_real(builder.op("Equal", builder.input(bounded[0]), y), y)
+        builder.send(bounded[0], reduced(builder, builder.op("Mul", gradient, reached), bounded[0]))
+        return
     if len(builder.node.inputs) == 1:
         builder.send(0, gradient)
         return
