@@ -13,6 +13,7 @@ from poet_onnx.torch.calm import calm_torch
 from poet_onnx.torch.findings import Findings
 from poet_onnx.torch.functions import look_at, recorded
 from poet_onnx.torch.judging import Judgement, judge, noise_of, rounding_of_mean
+from poet_onnx.torch.layers import lost_options
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.optimizers import TorchUpdates
 from poet_onnx.torch.points import Point
@@ -75,6 +76,7 @@ class Comparison:
         self._double = self._in_double(module, example_inputs)
         with fork_rng(devices=[]), calm_torch():  # a function may draw numbers
             self.found.problems, self.found.functions = look_at(calls)
+        self.found.problems |= dict(lost_options(module))
         for name in self.first.changed:
             self.found.problems[name] = (
                 f"The forward pass of {self._name} changes the parameter '{name}' in place, which the training graph"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
@@ -13,20 +14,23 @@ if TYPE_CHECKING:
 def check_layers(module: nn.Module) -> None:
     """Refuse layers that would train as if an option were not there.
 
-    An embedding with `max_norm` shortens rows of its weight in the forward pass; with `scale_grad_by_freq` a gradient
-    depends on how often a batch has a row.
-
     Raises:
         InputError: if there is one.
+    """
+    for _, sentence in lost_options(module):
+        raise InputError(f"{sentence} Set it to None or False before the export.")
+
+
+def lost_options(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name of each layer with an option that ONNX does not have, and a sentence about it.
+
+    An embedding with `max_norm` shortens rows of its weight in the forward pass; with `scale_grad_by_freq` a gradient
+    depends on how often a batch has a row.
     """
     from torch.nn import Embedding, EmbeddingBag
 
     for name, layer in module.named_modules():
-        if not isinstance(layer, (Embedding, EmbeddingBag)):
-            continue
-        given = [option for option in ("max_norm", "scale_grad_by_freq") if getattr(layer, option)]
-        if given:
-            raise InputError(
-                f"'{name or type(layer).__name__}' is an embedding with {given[0]}, which ONNX cannot say: set it to"
-                " None or False before the export."
-            )
+        for option in ("max_norm", "scale_grad_by_freq") if isinstance(layer, (Embedding, EmbeddingBag)) else ():
+            if getattr(layer, option):
+                named = name or type(layer).__name__
+                yield named, f"'{named}' is an embedding with {option}, which ONNX cannot say."

@@ -206,7 +206,7 @@ def hooked() -> nn.Module:
     return net
 
 
-def words(**options: Any) -> nn.Module:
+def words(**options: Any) -> nn.Sequential:
     return nn.Sequential(nn.Embedding(6, 4, **options), nn.Flatten(), nn.Linear(12, 3))
 
 
@@ -323,6 +323,15 @@ def test_files_are_verified(optimizer: str, tmp_path: Path) -> None:
     wrong = poet_onnx.torch.verify(Two(torch.tanh), made.model, x)
     assert not wrong.passed
     assert wrong.problems[0].startswith("The loss is")
+
+
+def test_files_of_a_layer_whose_option_was_lost_are_wrong(tmp_path: Path) -> None:
+    module, ids = words(), padded()
+    made = export(module, ids, tmp_path, check=False)
+    module[0].scale_grad_by_freq = True
+    report = poet_onnx.torch.verify(module, made.model, ids)
+    assert not report.passed
+    assert report.problems[0] == "'0' is an embedding with scale_grad_by_freq, which ONNX cannot say."
 
 
 def test_files_of_other_losses_and_of_dropout_are_told(tmp_path: Path) -> None:
