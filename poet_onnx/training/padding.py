@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.input_ranges import Ranges
+from poet_onnx.graph.input_ranges import Range, Ranges
 from poet_onnx.training.batch import Wanted
+from poet_onnx.training.indices import fitting
 
 Array = npt.NDArray[Any]
 
@@ -52,23 +53,30 @@ class Filling:
             InputError: if it is not known which other numbers the graph takes.
         """
         place[: self.count] = array
-        rest: Any = ignored_label(self.ranges, name)
-        if rest is None:
-            first = np.array(place[0])
-            rest = self._other(name, first) if for_trial else first
-        place[self.count :] = rest
+        ignoring, rest = _ignoring(self.ranges, name), place[self.count :]
+        rest[...] = place[0]
+        for each in ignoring:
+            rest[each.index(place.ndim)] = each.ignored
+        if for_trial and all(each.part for each in ignoring):
+            rest[...] = self._other(name, np.array(rest[0]), ignoring)
 
-    def _other(self, name: str, first: Array) -> Array:
-        if first.dtype.kind == "f":
-            return np.asarray(np.flip(first) * 0.5 + 0.25, first.dtype)
-        turned, zero, one = np.flip(first), np.zeros_like(first), np.ones_like(first)
+    def _other(self, name: str, first: Array, ignoring: Sequence[Range]) -> Array:
+        """Return other numbers that the graph takes where labels are not ignored; if it has none, the same are left."""
         known = self.ranges.get(name, ())
-        allowed = [zero] if all(each.lowest <= 0 for each in known) else []
+        allowed = [np.zeros_like(first)] if all(each.lowest <= 0 for each in known) else []
         if first.dtype.kind == "b" or (known and all(each.lowest <= 1 <= each.highest for each in known)):
-            allowed.append(one)
+            allowed.append(np.ones_like(first))
+        turned = np.flip(first) * 0.5 + 0.25 if first.dtype.kind == "f" else np.flip(first)
         for other in (turned, *allowed):
-            if not np.array_equal(other, first):
-                return np.asarray(other)
+            fit = np.array(other, first.dtype)
+            for each in known:
+                index = each.index(first.ndim + 1)
+                part, own = fit[None][index], first[None][index]
+                np.copyto(part, own, where=each in ignoring or ~fitting(part, each))
+            if not np.array_equal(fit, first):
+                return fit
+        if ignoring:
+            return first
         raise InputError(f"{self}, for it is not known what else '{name}' may hold: {REMEDY}.")
 
     def __str__(self) -> str:
@@ -76,9 +84,10 @@ class Filling:
         return f"The batch has {self.count} samples, but the graph takes {self.size}. It cannot be filled up"
 
 
-def ignored_label(ranges: Ranges, name: str) -> int | None:
-    """Return the label that the loss ignores in an input, if there is one."""
-    return next((each.ignored for each in ranges.get(name, ()) if each.ignored is not None), None)
+def _ignoring(ranges: Ranges, name: str) -> list[Range]:
+    """Return what is known of the labels in an input of which the loss ignores some number, in every sample."""
+    known = ranges.get(name, ())
+    return [each for each in known if each.ignored is not None and all(axis > 0 for axis, _ in each.part)]
 
 
 def filling_of(batch: Mapping[str, Array], wanted: Sequence[Wanted], ranges: Ranges) -> Filling | None:
@@ -95,7 +104,7 @@ def filling_of(batch: Mapping[str, Array], wanted: Sequence[Wanted], ranges: Ran
     if not isinstance(size, int):
         return None
     filling = Filling(count, size, ranges)
-    if all(ignored_label(ranges, name) is None for name in ranges):
+    if not any(_ignoring(ranges, name) for name in ranges):
         raise InputError(
             f"{filling}, for its loss ignores no label: {REMEDY}, make cross entropy with ignore_index=-100, or let "
             "the model compute a loss with a weight for each sample (loss='output:NAME')."

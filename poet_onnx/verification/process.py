@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import extract
+from poet_onnx.graph.input_ranges import Range
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import Settings, read_settings
@@ -162,9 +163,7 @@ def training_job(
         threads: inside an operator; default those that the model was planned for.
         page_dir: existing directory for the page file.
     """
-    ranges = {}
-    for name, allowed in known_ranges(model).items():
-        ranges[name] = (max(each.lowest for each in allowed), min(each.highest for each in allowed))
+    ranges = {name: _of_all(allowed) for name, allowed in known_ranges(model).items()}
     described = Description.of_metadata(model.metadata_props)
     family = PlanFamily.of_metadata(model.metadata_props)
     has_store = described is not None and described.has_store
@@ -179,6 +178,12 @@ def training_job(
         "dims": dict(settings.dims),
         "ranges": ranges,
     }
+
+
+def _of_all(allowed: Sequence[Range]) -> tuple[int, int]:
+    """Return between what all numbers of an input may be; where parts have bounds, others may need smaller ones."""
+    lowest, highest = max(each.lowest for each in allowed), min(each.highest for each in allowed)
+    return (max(lowest, 0), min(highest, 1)) if any(each.part for each in allowed) else (lowest, highest)
 
 
 def train(job: Mapping[str, Any], budget_bytes: int | None, python: str | None = None) -> Trial:

@@ -262,6 +262,28 @@ def test_the_figure_is_what_is_measured_or_at_most_two_mebibytes_more(
     assert 0 <= training_alone(result.process).peak_bytes - trial.figures["peak_bytes"] <= 2 << 20
 
 
+COLUMNS = """<ir_version: 8, opset_import: ["" : 17]>
+    g (int64[4, 2] i) => (float[4, 3] y) <float[5, 3] t, float[9, 3] u, int64 zero = {0}, int64 one = {1}> {
+        j = Gather <axis: int = 1> (i, zero)
+        k = Gather <axis: int = 1> (i, one)
+        a = Gather (t, j)
+        b = Gather (u, k)
+        y = Add (a, b)
+    }"""
+
+
+def test_columns_with_bounds_of_their_own_get_numbers_that_each_takes(tmp_path: Path) -> None:
+    """A column that is read with computed indices may take fewer than those that are known."""
+    model = onnx.parser.parse_model(COLUMNS)
+    for name, rows in (("t", 5), ("u", 9)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((rows, 3), np.float32), name))
+    onnx.save(model, tmp_path / "forward.onnx")
+    result = rewrite(tmp_path / "forward.onnx", device="host", loss="mse")
+    paths = tmp_path / "model.onnx", tmp_path / "parameters.safetensors"
+    job = training_job(result.model, read_settings(result.model), *paths, steps=1, threads=1, page_dir=None)
+    assert job["ranges"] == {"i": (0, 1)}
+
+
 def test_each_python_has_figures_of_its_own(model_path: Callable[..., Path]) -> None:
     path = model_path("mlp-mse")
     boards = {

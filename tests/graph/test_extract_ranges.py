@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
+import numpy as np
 import onnx
+import onnx.reference
 import onnx_ir as ir
 import pytest
 
+from poet_onnx.graph.extract import infer_types
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.input_ranges import Range
 
@@ -38,7 +44,9 @@ CASES = {
     "(float[n,5] s, int64[n] i) => (float l) { l = SoftmaxCrossEntropyLoss(s, i) }": Range(0, 4),
     "(float[7,2] t, float[3] i) => (float[3,2] y) { j = Cast<to: int = 7>(i) y = Gather(t, j) }": Range(0, 6),
     "(float[4,5] s, int64[2,3] i) => (float l) <int64[1] a = {1}, int64[1] b = {3}, int64[1] e = {4}> "
-    "{ j = Slice(i, a, b, a) k = Reshape(j, e) l = SoftmaxCrossEntropyLoss(s, k) }": Range(0, 4),
+    "{ j = Slice(i, a, b, a) k = Reshape(j, e) l = SoftmaxCrossEntropyLoss(s, k) }": Range(
+        0, 4, part=((1, range(1, 3)),)
+    ),
     "(float[7,2] t, int64[2] i) => (float[4,2] y) <int64[2] a = {1, 2}> "
     "{ j = Concat<axis: int = 0>(a, i) y = Gather(t, j) }": Range(0, 6),
     "(float[2,n] s, int64[2] i) => (float l) { l = SoftmaxCrossEntropyLoss(s, i) }": None,
@@ -65,6 +73,108 @@ def test_every_reader_counts_once() -> None:
         { a = Gather(t, i) b = Gather(u, i) c = Gather(t, i) }"""
     graph = ir.from_proto(onnx.parser.parse_model(f"{HEADER} {text}")).graph
     assert find_ranges(graph) == {"i": (Range(0, 6), Range(0, 3))}
+
+
+COLUMNS = """(float[5,2] t, float[9,2] u, int64[n,2] i) => (float[n,2] a, float[n,2] b)
+    <int64 zero = {0}, int64 one = {-1}> {
+        j = Gather<axis: int = 1>(i, zero) a = Gather(t, j)
+        k = Gather<axis: int = 1>(i, one) b = Gather(u, k)
+    }"""
+
+
+def test_each_column_has_its_own_bounds() -> None:
+    graph = ir.from_proto(onnx.parser.parse_model(f"{HEADER} {COLUMNS}")).graph
+    assert find_ranges(graph) == {
+        "i": (Range(0, 4, part=((1, range(1)),)), Range(0, 8, part=((1, range(1, 2)),))),
+    }
+
+
+TOLD = {
+    "a column": "j = Gather<axis: int = 1>(i, {1})",
+    "columns apart": "j = Gather<axis: int = -1>(i, {0, 1, 3})",
+    "columns backwards": "j = Gather<axis: int = -1>(i, {4, 2, 0})",
+    "one of columns": "k = Gather<axis: int = 1>(i, {0, 1, 5}) j = Gather<axis: int = 1>(k, {2})",
+    "rows of columns": "k = Gather<axis: int = 1>(i, {0, 1, 5}) j = Slice(k, {1}, {3}, {0})",
+    "steps": "j = Slice(i, {1}, {6}, {1}, {2})",
+    "from behind": "j = Slice(i, {-1}, {-9}, {1}, {-2})",
+    "steps of steps": "k = Slice(i, {1}, {99}, {1}, {2}) j = Slice(k, {0}, {3}, {1}, {2})",
+    "two axes": "j = Slice(i, {0, 1}, {2, 3})",
+    "split": "k, l, m = Split<axis: int = 1>(i, {1, 3, 2}) j = Identity(l)",
+    "split in equal parts": "k, l, m = Split<axis: int = 1>(i) j = Squeeze(m)",
+    "squeezed": "k = Slice(i, {2}, {3}, {1}) j = Squeeze(k, {-1})",
+    "through a new axis": "k = Unsqueeze(i, {0, 2}) j = Gather<axis: int = 3>(k, {4})",
+    "put together and apart": "k = Reshape(i, {2, 2, 6, 1}) l = Slice(k, {1}, {3}, {2}) j = Cast<to: int = 6>(l)",
+    "turned": "k = Transpose(i) j = Slice(k, {2}, {4}, {0})",
+    "turned by an order": "k = Transpose<perm: ints = [1, 0]>(i) j = Gather(k, {3})",
+    "two columns side by side": "k = Slice(i, {0}, {1}, {1}) l = Slice(i, {4}, {6}, {1}) "
+    "j = Concat<axis: int = 1>(k, l)",
+    "one of two side by side": "k = Slice(i, {0}, {1}, {1}) l = Slice(i, {3}, {6}, {1}) "
+    "m = Concat<axis: int = -1>(k, l) j = Slice(m, {1}, {4}, {1}, {2})",
+    "repeated": "k = Unsqueeze(i, {0}) l = Expand(k, {3, 4, 6}) j = Slice(l, {1, 5}, {3, 6}, {0, 2})",
+    "tiled": "k = Tile(i, {2, 1}) j = Gather<axis: int = 1>(k, {5})",
+    "padded": "j = Pad(i, {0, 1, 0, 0})",
+    "all of it in another shape": "k = Reshape(i, {-1}) l = Unsqueeze(k, {0}) j = Transpose(l)",
+}
+UNTOLD = {
+    "part of a row of all": "k = Reshape(i, {24}) j = Slice(k, {3}, {5})",
+    "computed columns": "k = Abs({1}) j = Gather<axis: int = 1>(i, k)",
+    "computed ends": "k = Abs({1}) j = Slice(i, {0}, k)",
+    "elements": "j = GatherElements<axis: int = 1>(i, {{0}, {2}, {4}, {1}})",
+    "cut": "j = Pad(i, {0, -1, 0, 0})",
+    "part of a tile": "k = Tile(i, {2, 1}) j = Slice(k, {3}, {5}, {0})",
+}
+
+
+def reading(moves: str) -> onnx.ModelProto:
+    """Return a model that reads rows of a table by what moves make of `i`; numbers in braces are constants."""
+    constants: list[np.ndarray] = []
+
+    def name(found: re.Match[str]) -> str:
+        constants.append(np.array(ast.literal_eval(found[0].replace("{", "[").replace("}", "]"))))
+        return f"c{len(constants)}"
+
+    text = re.sub(r"\{(?:[-\d, ]|\{[^}]*\})+\}", name, moves)
+    model = onnx.parser.parse_model(f"{HEADER} (float[99,2] t, int64[4,6] i) => (y) {{ {text} y = Gather(t, j) }}")
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(each, f"c{n}") for n, each in enumerate(constants, 1))
+    return model
+
+
+def ranges_of(model: onnx.ModelProto) -> tuple[Range, ...]:
+    """Return what is known of `i` once shapes are."""
+    read = ir.from_proto(model)
+    infer_types(read)
+    return find_ranges(read.graph).get("i", ())
+
+
+ELEMENTS = np.arange(1, 25).reshape(4, 6)
+
+
+@pytest.mark.parametrize("moves", TOLD.values(), ids=TOLD)
+def test_a_bound_holds_for_what_is_read_and_nothing_else(moves: str) -> None:
+    model = reading(moves)
+    ranges = ranges_of(model)
+    model.graph.output[0].name = "j"
+    model.graph.node.pop()
+    table = np.zeros((99, 2), np.float32)
+    read = onnx.reference.ReferenceEvaluator(model).run(None, {"t": table, "i": ELEMENTS})[0]
+    bound = {element for each in ranges for element in ELEMENTS[each.index(2)].flat}
+    assert bound == set(read.flat) - {0}
+    assert all((each.lowest, each.highest) == (0, 98) for each in ranges)
+
+
+@pytest.mark.parametrize("moves", UNTOLD.values(), ids=UNTOLD)
+def test_what_part_is_read_may_not_be_told(moves: str) -> None:
+    assert ranges_of(reading(moves)) == ()
+
+
+def test_a_graph_of_too_many_parts_is_given_up() -> None:
+    parts = (
+        "a{n} = Slice({of}, {{1}}, {{99999}}, {{0}}) b{n} = Slice({of}, {{0}}, {{99999}}, {{0}}, {{2}})"
+        " d{n} = Slice({of}, {{0}}, {{99999}}, {{0}}, {{3}}) x{n} = Concat<axis: int = 0>(a{n}, b{n}, d{n})"
+    )
+    levels = [parts.format(n=n, of=f"x{n - 1}" if n else "i") for n in range(20)]
+    assert ranges_of(reading(f"{' '.join(levels)} j = Identity(x19)")) == ()
+    assert len(ranges_of(reading(f"{' '.join(levels[:2])} j = Identity(x1)"))) > 1
 
 
 def test_strange_nodes_say_nothing() -> None:

@@ -187,7 +187,8 @@ def damaged(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     for _ in range(source.choice((1, 1, 1, 2, 3))):
         pick(MUTATIONS, source)(copy.graph, source)
     if source.random() < 0.05:
-        copy.metadata_props.add(key="poet.input_ranges", value=pick(("{}", "[1]", '{"ids": [[5, 1, null]]}'), source))
+        texts = ("{}", "[1]", '{"ids": [[5, 1, null]]}', '{"ids": [[0, 1, null, [[9, 1, 2, 3]]]]}')
+        copy.metadata_props.add(key="poet.input_ranges", value=pick(texts, source))
     return copy
 
 

@@ -18,7 +18,7 @@ from torch_artifacts import make_artifacts
 import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.graph.input_ranges import Range
+from poet_onnx.graph.input_ranges import END, Range
 from poet_onnx.training.indices import check_indices
 
 
@@ -65,6 +65,43 @@ def test_a_lowered_graph_knows_what_its_labels_may_be(tagger: Path, tmp_path: Pa
     np.testing.assert_allclose(json.loads(done.stdout), check_refusals(str(tagger), str(tagger.parent)), rtol=1e-6)
 
 
+class Table(torch.nn.Module):
+    """Columns of categories, each with a table of its own, and two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.ModuleList([torch.nn.Embedding(5, 4), torch.nn.Embedding(11, 4)])
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(8, 3), torch.nn.Linear(8, 7)])
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the loss."""
+        x = torch.cat([words(ids[:, column]) for column, words in enumerate(self.words)], 1)
+        loss = torch.nn.functional.cross_entropy
+        return {"loss": sum(loss(head(x), labels[:, column]) for column, head in enumerate(self.heads))}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_each_column_of_a_table_has_bounds_of_its_own(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, batch = Table(), {"ids": torch.tensor([[4, 10], [0, 9]]), "labels": torch.tensor([[2, 6], [0, 3]])}
+    made = poet_onnx.torch.export(
+        net, batch, tmp_path / "net.onnx", loss="output:loss", device="a72", target="stock", exporter=exporter
+    )
+    assert made.check is not None
+    session = TrainingSession(made.model, made.parameters, eval_model=made.evaluation)
+    assert session.step(batch) == pytest.approx(net(**batch)["loss"].item(), rel=1e-5)
+    for step in (session.train, session.eval):
+        step()
+        with pytest.raises(InputError, match=r"'ids' holds 5 at \[1, 0\], but the graph takes 0 to 4 in \[:, 0\]:"):
+            session.step({**batch, "ids": np.array([[4, 10], [5, 9]])})
+        with pytest.raises(InputError, match=r"'ids' holds 11 at \[0, 1\], but the graph takes 0 to 10 in \[:, 1\]:"):
+            session.step({**batch, "ids": np.array([[4, 11], [0, 9]])})
+        with pytest.raises(
+            InputError, match=r"'labels' holds 3 at \[1, 0\], but the graph takes 0 to 2 in \[:, 0\], or"
+        ):
+            session.step({**batch, "labels": np.array([[2, 6], [3, 3]])})
+
+
 class Shifted(Tagger):
     """A tagger whose ids begin at one."""
 
@@ -83,6 +120,9 @@ def test_what_was_not_checked_is_named_when_the_runtime_fails(tmp_path: Path) ->
         session.step(np.full((2, 4), IDS + 1), labels)
 
 
+TABLE, COLUMN = np.array([[0, 1, 3, 4], [1, 0, 5, 9]]), ((1, range(2, 3)),)
+
+
 @pytest.mark.parametrize(
     ("array", "allowed", "message"),
     [
@@ -93,6 +133,9 @@ def test_what_was_not_checked_is_named_when_the_runtime_fails(tmp_path: Path) ->
         (np.array([0.0, 2.9, 3.0], np.float32), Range(0, 2), r"holds 3.0 at \[2\]"),
         (np.array([np.nan], np.float16), Range(0, 100_000), "holds nan"),
         (np.array([0]), Range(0, -1), r"holds 0 at \[0\]"),
+        (TABLE, Range(0, 4, part=COLUMN), r"holds 5 at \[1, 2\], but the graph takes 0 to 4 in \[:, 2\]:"),
+        (TABLE, Range(0, 3, -9, ((0, range(1)), (1, range(1, END)))), r"4 at \[0, 3\], .* 0 to 3 in \[0, 1:\], or -9"),
+        (TABLE.T, Range(3, 9, part=((0, range(0, 4, 3)),)), r"holds 0 at \[0, 0\], .* 3 to 9 in \[0:4:3\]:"),
     ],
 )
 def test_the_first_number_that_does_not_fit_is_named(array: np.ndarray, allowed: Range, message: str) -> None:
@@ -108,5 +151,7 @@ def test_numbers_that_fit_pass() -> None:
         (np.array([True]), Range(0, 1)),
         (np.array([0, 255], np.uint8), Range(0, 1000)),
         (np.zeros((0, 3), np.int64), Range(0, -1)),
+        (TABLE, Range(3, 5, part=COLUMN)),
+        (TABLE, Range(9, 9, part=((1, range(4, 6)),))),
     ):
         check_indices("x", array, allowed)

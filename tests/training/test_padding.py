@@ -15,6 +15,8 @@ from training_batches import digest
 import poet_onnx
 from poet_onnx import SGD, TrainingSession
 from poet_onnx.errors import InputError
+from poet_onnx.graph.input_ranges import Range
+from poet_onnx.training.padding import Filling
 
 SIZE, SAMPLES, RATE = 4, 11, 0.002
 
@@ -163,3 +165,34 @@ def test_samples_of_weight_0_fill_up_a_batch_of_another_loss(tmp_path: Path) -> 
     for name, parameter in module.named_parameters():
         found = torch.from_numpy(session.parameters[f"module.{name}"])
         torch.testing.assert_close(found, parameter.detach(), rtol=1e-5, atol=1e-7)
+
+
+class Columns(nn.Module):
+    """A table of two categories and a label."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.scores = nn.Embedding(3, 4), nn.Embedding(9, 4), nn.Linear(8, 5)
+
+    def forward(self, table: Tensor) -> dict[str, Tensor]:
+        """Return the loss of the labels in the last column."""
+        words = torch.cat([self.first(table[:, 0]), self.second(table[:, 1])], 1)
+        return {"loss": nn.functional.cross_entropy(self.scores(words), table[:, 2])}
+
+
+def test_columns_are_filled_up_with_what_each_of_them_takes(tmp_path: Path) -> None:
+    """Only the labels may be -100; the other columns would be out of range."""
+    torch.manual_seed(0)
+    module, table = Columns(), torch.tensor([[2, 8, 4], [0, 7, 1], [1, 3, 2], [2, 0, 0]])
+    made = poet_onnx.torch.export(
+        module, table, tmp_path / "net.onnx", loss="output:loss", device="a72", optimizer="sgd"
+    )
+    session = TrainingSession(made.model, made.parameters, optimizer=SGD(0.1), eval_model=made.evaluation)
+    assert session.step(table[:3].numpy()) == pytest.approx(module(table[:3])["loss"].item(), rel=1e-5)
+    known = (Range(0, 2, part=((1, range(1)),)), Range(0, 8, part=((1, range(1, 2)),)))
+    filling = Filling(3, 4, {"table": (*known, Range(0, 4, -100, ((1, range(2, 3)),)))})
+    place = np.zeros((4, 3), np.int64)
+    filling.fill("table", table[:3].numpy(), place, for_trial=True)
+    assert place.tolist() == [*table[:3].tolist(), [0, 0, -100]]
+    filling.fill("table", table[1:].numpy(), place, for_trial=False)
+    assert place.tolist() == [*table[1:].tolist(), [0, 7, -100]]

@@ -8,32 +8,24 @@ Rules:
     N3. Elsewhere negative indices count from the end, as in ONNX. Indices with several coordinates are held to the
         largest axis.
     N4. Lengths of sequences are 0 up to the longest.
-    N5. A number counts where operators that move or convert it can bring it to such a place; all numbers of an input
-        are held to what any of them must hold to. Behind arithmetic, and where a size is not known, nothing is.
+    N5. A number counts where operators that move or convert it can bring it to such a place. A bound holds for exactly
+        the part of an input that is read so, such as a column. Behind arithmetic, where a size is not known, and where
+        it cannot be told which part it is, nothing is bound: kernels refuse an index that is out of range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import onnx_ir as ir
 
 from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.extract.parts import JOINS, MOVES, parts_of_inputs
 from poet_onnx.graph.input_ranges import Range, Ranges
 from poet_onnx.graph.operators import KNOWN_DOMAINS, vocabulary
 
-_MOVES = frozenset(
-    word
-    for line in (
-        "Identity Cast Reshape Flatten Squeeze Unsqueeze Transpose Slice Split SplitTraining Expand Tile Gather",
-        "GatherElements GatherND ReverseSequence Gate Pad",
-    )
-    for word in line.split()
-)
-"""Operators that move or convert the numbers of their first input."""
-
-_JOINS = frozenset(("Concat", "ConcatTraining"))
 _MOST_AXES = 64
 
 
@@ -45,11 +37,11 @@ def find_ranges(graph: ir.Graph) -> Ranges:
         numbers = _input(node, place)
         if rule is None or numbers is None or node.domain not in KNOWN_DOMAINS:
             continue
-        sources = [value for value in _origins(numbers) if value.is_graph_input()]
-        allowed = rule(node) if sources else None
+        parts = parts_of_inputs(numbers)
+        allowed = rule(node) if parts else None
         if allowed is not None:
-            for source in sources:
-                found.setdefault(source.name or "", {})[allowed] = None
+            for source, part in parts:
+                found.setdefault(source.name or "", {})[replace(allowed, part=part)] = None
     return {name: tuple(ranges) for name, ranges in found.items()}
 
 
@@ -59,10 +51,10 @@ def _origins(numbers: ir.Value) -> list[ir.Value]:
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or node.domain not in KNOWN_DOMAINS or node.op_type not in _MOVES | _JOINS:
+        if node is None or node.domain not in KNOWN_DOMAINS or node.op_type not in MOVES | JOINS:
             found.append(value)
             continue
-        before = node.inputs if node.op_type in _JOINS else node.inputs[:1]
+        before = node.inputs if node.op_type in JOINS else node.inputs[:1]
         new = [source for source in before if source is not None and source not in seen]
         seen.update(new)
         pending += new

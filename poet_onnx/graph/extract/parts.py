@@ -1,0 +1,347 @@
+"""Which parts of a graph's inputs a value holds, where operators only move or convert numbers.
+
+A part is followed back through one operator after another, as positions along axes. Where an operator does not tell
+which of its numbers it takes, such as a gather by indices that are computed, nothing is said of what stands before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.input_ranges import END, Part
+from poet_onnx.graph.operators import KNOWN_DOMAINS
+
+MOVES = frozenset(
+    word
+    for line in (
+        "Identity Cast Reshape Flatten Squeeze Unsqueeze Transpose Slice Split SplitTraining Expand Tile Gather",
+        "GatherElements GatherND ReverseSequence Gate Pad",
+    )
+    for word in line.split()
+)
+"""Operators that move or convert the numbers of their first input."""
+
+JOINS = frozenset(("Concat", "ConcatTraining"))
+"""Operators that put the numbers of all of their inputs side by side."""
+
+_SAME_NUMBERS = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"))
+
+_MOST_STEPS = 4096
+"""So many parts are followed for a value; a strange graph could have one for each subset of its nodes."""
+
+_MOST_POSITIONS = 64
+"""So many positions that are no regular row become a part each."""
+
+Found = tuple[ir.Value, Part]
+Positions = dict[int, range]
+"""What a part has of the axes of which it has not everything."""
+Step = Iterable[tuple[ir.Value, Positions]]
+
+
+def parts_of_inputs(value: ir.Value) -> list[Found]:
+    """Return the graph inputs that a value's numbers come from, and of each the part; all that can be told."""
+    pending: list[Found] = [(value, ())]
+    seen, found = set(pending), []
+    while pending:
+        last, part = pending.pop()
+        if last.is_graph_input():
+            found.append((last, part))
+            continue
+        new = [each for each in _before(last, part) if each not in seen]
+        seen.update(new)
+        pending += new
+        if len(seen) > _MOST_STEPS:
+            return []
+    return found
+
+
+def _before(value: ir.Value, part: Part) -> list[Found]:
+    """Return what an operator takes the part of its output from; none where that cannot be told."""
+    node = value.producer()
+    if node is None or node.domain not in KNOWN_DOMAINS or node.op_type not in _RULES:
+        return []
+    if not part and node.op_type in _KEEPING_ALL:
+        source = node.inputs[0] if node.inputs else None
+        return [] if source is None else [(source, ())]
+    return [
+        (source, each)
+        for source, positions in _RULES[node.op_type](node, value, dict(part))
+        if (each := _written(source, positions)) is not None
+    ]
+
+
+def _written(value: ir.Value, positions: dict[int, range]) -> Part | None:
+    """Return a part without the axes of which it has everything; None for an empty one."""
+    part = []
+    for axis, row in sorted(positions.items()):
+        ascending = row if row.step > 0 else row[::-1]
+        if not ascending:
+            return None
+        if len(ascending) == 1:
+            ascending = range(ascending[0], ascending[0] + 1)
+        if ascending != range(_size(value, axis) or END):
+            part.append((axis, ascending))
+    return tuple(part)
+
+
+def _same(node: ir.Node, _: ir.Value, part: Positions) -> Step:
+    return _first(node, part)
+
+
+def _first(node: ir.Node, part: Positions | None) -> Step:
+    source = node.inputs[0] if node.inputs else None
+    return [] if source is None or part is None else [(source, part)]
+
+
+def _renamed(node: ir.Node, part: Positions, axes: dict[int, int] | None) -> Step:
+    """Return the part of a node's first input, whose axes are given by those of the output."""
+    if axes is None or not part.keys() <= axes.keys():
+        return []
+    return _first(node, {axes[axis]: row for axis, row in part.items()})
+
+
+def _transposed(node: ir.Node, output: ir.Value, part: Positions) -> Step:
+    given, rank = node.attributes.get("perm"), _rank(output)
+    order = given.as_ints() if given is not None else None if rank is None else range(rank)[::-1]
+    return _renamed(node, part, None if order is None else dict(enumerate(order)))
+
+
+def _squeezed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
+    source, gone = node.inputs[0], _integers(node, "axes", 1)
+    rank = _rank(source)
+    if rank is None:
+        return []
+    if gone is None and len(node.inputs) < 2:
+        gone = [axis for axis in range(rank) if source is not None and _size(source, axis) == 1]
+    if gone is None:
+        return []
+    kept = [axis for axis in range(rank) if axis not in gone and axis - rank not in gone]
+    return _renamed(node, part, dict(enumerate(kept)))
+
+
+def _unsqueezed(node: ir.Node, output: ir.Value, part: Positions) -> Step:
+    rank, new = _rank(output), _integers(node, "axes", 1)
+    if rank is None or new is None:
+        return []
+    old = [axis for axis in range(rank) if axis not in new and axis - rank not in new]
+    axes = {axis: place for place, axis in enumerate(old)}
+    return _renamed(node, {axis: row for axis, row in part.items() if axis in axes}, axes)
+
+
+def _reshaped(node: ir.Node, output: ir.Value, part: Positions) -> Step:
+    """Follow the axes before and behind those that are put together or apart."""
+    before, after = _dims(node.inputs[0]), _dims(output)
+    if before is None or after is None:
+        return []
+    old, new = ([axis for axis, size in enumerate(dims) if size != 1] for dims in (before, after))
+    first = _equal([before[axis] for axis in old], [after[axis] for axis in new])
+    old_rest, new_rest = old[first:][::-1], new[first:][::-1]
+    last = _equal([before[axis] for axis in old_rest], [after[axis] for axis in new_rest])
+    pairs = (*zip(new[:first], old, strict=False), *zip(new_rest[:last], old_rest, strict=False))
+    return _renamed(node, part, dict(pairs))
+
+
+def _equal(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many sizes are the same from the first one on."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a is None or a != b), min(len(one), len(other)))
+
+
+def _repeated(node: ir.Node, output: ir.Value, part: Positions) -> Step:
+    """Follow the axes that are not repeated."""
+    before, after = _dims(node.inputs[0]), _dims(output)
+    if before is None or after is None:
+        return []
+    more = len(after) - len(before)
+    axes = {
+        axis: axis - more
+        for axis in range(more, len(after))
+        if after[axis] is not None and after[axis] == before[axis - more]
+    }
+    # Of an axis that has one position before it is repeated, every position is that one.
+    single = [axis for axis in range(len(after)) if axis < more or before[axis - more] == 1]
+    return _renamed(node, {axis: row for axis, row in part.items() if axis not in single}, axes)
+
+
+def _padded(node: ir.Node, _: ir.Value, part: Positions) -> Step:
+    pads = _integers(node, "pads", 1)
+    return _first(node, part) if not part and pads is not None and min(pads, default=0) >= 0 else []
+
+
+def _reversed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
+    return [] if _attribute(node, "time_axis") in part else _first(node, part)
+
+
+def _sliced(node: ir.Node, output: ir.Value, part: Positions) -> Step:
+    source, rank = node.inputs[0], _rank(node.inputs[0], output)
+    starts, ends = _integers(node, "starts", 1), _integers(node, "ends", 2)
+    if source is None or rank is None or starts is None or ends is None:
+        return []
+    axes, steps = _integers(node, "axes", 3), _integers(node, "steps", 4)
+    if (axes is None and _is_given(node, "axes", 3)) or (steps is None and _is_given(node, "steps", 4)):
+        return []
+    taken = dict(part)
+    every = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=False)
+    for axis, start, end, step in every:
+        place = axis % rank if rank else axis
+        row = _row(_size(source, place), start, end, step)
+        if row is None:
+            return []
+        taken[place] = _of(row, taken.get(place))
+    return _first(node, taken)
+
+
+def _row(size: int | None, start: int, end: int, step: int) -> range | None:
+    """Return the positions of a slice; None where they depend on a size that is not known."""
+    if step == 0 or (size is None and (start < 0 or end < 0 or step < 0)):
+        return None
+    return range(END if size is None else size)[start:end:step]
+
+
+def _of(row: range, positions: range | None) -> range:
+    """Return positions among those of a row."""
+    return row if positions is None else row[positions.start : positions.stop : positions.step]
+
+
+def _split(node: ir.Node, output: ir.Value, part: Positions) -> Step:
+    rank = _rank(node.inputs[0], output)
+    if not rank:
+        return []
+    axis = _attribute(node, "axis") % rank
+    sizes = [_size(each, axis) for each in node.outputs[: output.index() or 0]]
+    own = _size(output, axis)
+    if own is None or not all(size is not None for size in sizes):
+        return []
+    begin = sum(size for size in sizes if size is not None)
+    return _first(node, {**part, axis: _of(range(begin, begin + own), part.get(axis))})
+
+
+def _gathered(node: ir.Node, _: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions]]:
+    """Follow constant indices: each row of positions that they name is a part."""
+    source, indices = node.inputs[0], _constant(node.inputs[1] if len(node.inputs) > 1 else None)
+    rank = _rank(source)
+    if source is None or indices is None or not rank:
+        return
+    axis = _attribute(node, "axis") % rank
+    last, size = axis + indices.ndim, _size(source, axis)
+    chosen = indices[tuple(_slice(part.get(place)) for place in range(axis, last))]
+    if size is None and chosen.size and chosen.min() < 0:
+        return
+    others = {
+        place if place < axis else place - indices.ndim + 1: row
+        for place, row in part.items()
+        if not axis <= place < last
+    }
+    for row in _rows({int(index) % size if size else int(index) for index in chosen.flat}):
+        yield source, {**others, axis: row}
+
+
+def _rows(positions: set[int]) -> list[range]:
+    """Return positions as one row if it is a regular one, else one by one; none if they are too many for that."""
+    found = sorted(positions)
+    if len(found) > 1:
+        row = range(found[0], found[-1] + 1, found[1] - found[0])
+        if list(row) == found:
+            return [row]
+    return [range(each, each + 1) for each in found] if len(found) <= _MOST_POSITIONS else []
+
+
+def _slice(row: range | None) -> slice:
+    return slice(None) if row is None else slice(row.start, row.stop, row.step)
+
+
+def _joined(node: ir.Node, output: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions]]:
+    rank = _rank(output, *node.inputs)
+    axis = _attribute(node, "axis") % rank if rank else 0
+    begin: int | None = 0
+    for source in node.inputs:
+        size = None if source is None else _size(source, axis)
+        if source is not None and axis not in part:
+            yield source, part
+        elif source is not None and begin is not None and size is not None:
+            yield source, {**part, axis: _within(part[axis], begin, begin + size)}
+        begin = None if begin is None or size is None else begin + size
+
+
+def _within(row: range, begin: int, end: int) -> range:
+    """Return the positions of a row from one place to another, counted from the first."""
+    first, last = (max(0, -((row.start - place) // row.step)) for place in (begin, end))
+    inside = row[first:last]
+    return range(inside.start - begin, inside.stop - begin, inside.step)
+
+
+_RULES: dict[str, Callable[[ir.Node, ir.Value, Positions], Step]] = {
+    **dict.fromkeys(("Identity", "Cast", "Gate"), _same),
+    **dict.fromkeys(("Reshape", "Flatten"), _reshaped),
+    **dict.fromkeys(("Expand", "Tile"), _repeated),
+    **dict.fromkeys(("Split", "SplitTraining"), _split),
+    **dict.fromkeys(JOINS, _joined),
+    "Squeeze": _squeezed,
+    "Unsqueeze": _unsqueezed,
+    "Transpose": _transposed,
+    "Slice": _sliced,
+    "Gather": _gathered,
+    "Pad": _padded,
+    "ReverseSequence": _reversed,
+}
+"""What the part of an output is of the inputs, by operator."""
+
+_KEEPING_ALL = _RULES.keys() - {"Split", "SplitTraining", *JOINS, "Slice", "Gather", "Pad"}
+"""Operators whose output as a whole is of the first input as a whole."""
+
+
+def _attribute(node: ir.Node, name: str) -> int:
+    """Return an attribute that is 0 where it is left out."""
+    value = plain_attributes(node).get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _dims(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
+    """Return sizes, or the names of such as may be any."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(each if isinstance(each, int) else each.value for each in value.shape)
+
+
+def _rank(*values: ir.Value | None) -> int | None:
+    """Return how many axes the first value has whose shape is known."""
+    return next((len(dims) for each in values if (dims := _dims(each)) is not None), None)
+
+
+def _size(value: ir.Value, axis: int) -> int | None:
+    dims = _dims(value) or ()
+    size = dims[axis] if axis < len(dims) else None
+    return size if isinstance(size, int) else None
+
+
+def _is_given(node: ir.Node, name: str, place: int) -> bool:
+    return name in node.attributes or (place < len(node.inputs) and node.inputs[place] is not None)
+
+
+def _integers(node: ir.Node, name: str, place: int) -> list[int] | None:
+    """Return the integers of an attribute, or of the constant input that newer opsets have instead."""
+    given = plain_attributes(node).get(name)
+    if given is not None:
+        return [int(each) for each in given] if isinstance(given, (list, tuple)) else None
+    numbers = _constant(node.inputs[place] if place < len(node.inputs) else None)
+    return None if numbers is None else [int(each) for each in numbers.flat]
+
+
+def _constant(value: ir.Value | None) -> npt.NDArray[np.integer] | None:
+    """Return the integers that a constant holds, converted or in another shape, as exporters write them."""
+    source = value
+    while source is not None and (node := source.producer()) is not None and node.op_type in _SAME_NUMBERS:
+        source = node.inputs[0] if node.inputs else None
+    tensor = None if source is None or source.is_graph_input() else ir.convenience.get_const_tensor(source)
+    if tensor is None or not tensor.dtype.is_integer() or tensor.size > _MOST_STEPS:
+        return None
+    numbers = tensor.numpy().astype(np.int64)
+    shape = numbers.shape if source is value else _dims(value)
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    return numbers.reshape([int(size) for size in shape if size is not None])
