@@ -57,6 +57,11 @@ def _array(tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     return np.array(tensor.numpy(force=True))
 
 
+def keep_input_names(model: ir.Model) -> None:
+    """Rename what a model computes under names of inputs, as torch's dynamo exporter lets it; changes the model."""
+    _make_room(model.graph, {value.name or "" for value in model.graph.inputs})
+
+
 def rename_outputs(model: ir.Model, names: tuple[str, ...]) -> None:
     """Give the outputs of a model their names; changes the model."""
     graph = model.graph

@@ -208,6 +208,32 @@ def test_nested_inputs_and_outputs_have_names(exporter: str, tmp_path: Path) -> 
     assert session.step(batch | {"target": np.zeros((4, 2), np.float32)}) > 0
 
 
+class Named(nn.Module):
+    """Takes inputs under the names that torch gives to what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, cat: Tensor, add: Tensor, getitem: Tensor, val_0: Tensor, linear: Tensor) -> Tensor:
+        """Compute one of each."""
+        first, _ = torch.cat([cat, add], 1).chunk(2, 1)
+        return self.layer(first[:, :3] + add + getitem * 0.5) * val_0 + linear  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_inputs_may_have_the_names_of_operators(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, batch = Named(), [torch.randn(4, 3) for _ in range(5)]
+    made = export(net, batch, tmp_path, exporter, loss="mse")
+    session = poet_onnx.TrainingSession(made.model, made.parameters, eval_model=made.evaluation)
+    names = ["cat", "add", "getitem", "val_0", "linear"]
+    assert sorted(wanted.name for wanted in session.data_inputs) == sorted([*names, "target"])
+    target = torch.zeros(4, 3)
+    loss = session.step({**dict(zip(names, batch, strict=True)), "target": target})
+    assert loss == pytest.approx(functional.mse_loss(net(*batch), target).item(), rel=1e-5)
+
+
 def test_patterns_choose_among_what_requires_a_gradient(net: Net, tmp_path: Path) -> None:
     made = export(net, torch.randn(4, 2, 5, 5), tmp_path, "legacy", train="norms.*", freeze=["*.bias"])
     assert made.result.train_graph is not None
