@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from poet_onnx.description.metadata import METADATA
 from poet_onnx.errors import InputError
 from poet_onnx.files.held_file import HeldFile
+from poet_onnx.files.regular import open_regular
 
 Array = npt.NDArray[np.generic]
 
@@ -34,6 +35,17 @@ TYPES = {
 _LENGTH_BYTES = 8  # of the number before the header
 _MOST_HEADER_BYTES = 100_000_000
 """The limit is MAX_HEADER_SIZE of safetensors/src/tensor.rs of github.com/huggingface/safetensors, v0.8."""
+
+
+def is_tensor_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file begins as a safetensors file does: with the size of its header, which is JSON.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with open_regular(path) as file:
+        start = file.read(_LENGTH_BYTES + 1)
+    return start[_LENGTH_BYTES:] == b"{" and int.from_bytes(start[:_LENGTH_BYTES], "little") <= _MOST_HEADER_BYTES
 
 
 class TensorInfo(NamedTuple):

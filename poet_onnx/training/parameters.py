@@ -12,12 +12,16 @@ import numpy.typing as npt
 from poet_onnx.description.metadata import OWN_PREFIX
 from poet_onnx.errors import InputError
 from poet_onnx.files.checkpoint import open_checkpoint
+from poet_onnx.files.tensor_file import is_tensor_file
 from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
 
 Array = npt.NDArray[np.generic]
 Source = str | os.PathLike[str] | Mapping[str, Array]
-"""A checkpoint of onnxruntime-training, a safetensors file, an ONNX model with weights, or arrays by name."""
+"""A checkpoint of onnxruntime-training, a safetensors file, an ONNX model with weights, or arrays by name.
+
+What a file is, its contents tell, whatever its name.
+"""
 
 
 def read_parameters(source: Source) -> Mapping[str, Array]:
@@ -33,10 +37,11 @@ def read_parameters(source: Source) -> Mapping[str, Array]:
         return dict(source)
     path = Path(source)
     try:
-        if path.suffix == ".safetensors":
-            return _of_tensors(path)
-        if path.is_file() and is_ort_checkpoint(path):
+        is_file = path.is_file()
+        if is_file and is_ort_checkpoint(path):
             return read_ort_checkpoint(path)
+        if path.suffix == ".safetensors" or (is_file and is_tensor_file(path)):
+            return _of_tensors(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     return _of_model(path)

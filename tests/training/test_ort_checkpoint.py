@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
 from poet_onnx.training.parameters import read_parameters
 
@@ -77,6 +79,11 @@ def test_sources_are_told_apart(model_path: Callable[..., Path], tmp_path: Path)
         read_parameters(tmp_path / "nothing")
     with pytest.raises(InputError, match="cannot be read"):
         read_parameters(tmp_path / "nothing.safetensors")
+    write_checkpoint(tmp_path / "last.ckpt", given, {})
+    assert read_parameters(tmp_path / "last.ckpt")["a"].tolist() == [1.0, 1.0, 1.0]
+    checkpoint = model_path("mlp-mse").with_name("checkpoint")
+    shutil.copy(checkpoint, tmp_path / "renamed.safetensors")
+    assert set(read_parameters(tmp_path / "renamed.safetensors")) == set(read_ort_checkpoint(checkpoint))
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InputError, match="not an ONNX model"):
         read_parameters(tmp_path / "text")
