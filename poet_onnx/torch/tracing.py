@@ -22,6 +22,7 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
+from poet_onnx.torch.shared_norms import refuse_shared_norms
 from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.untouched import untouched
@@ -70,6 +71,7 @@ def trace(
     drop_idle_squeezes(model)
     keep_input_names(model)
     restore_state(model, module)
+    refuse_shared_norms(model)
     rename_outputs(model, call.outputs)
     for node in model.graph:
         leave_scope(node, CHILD)

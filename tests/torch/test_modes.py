@@ -15,7 +15,7 @@ from torch_options import OPTIONS
 
 import poet_onnx
 import poet_onnx.torch
-from poet_onnx.errors import PoetWarning
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.torch import comparing, judging, points
 
 KEPT, ROWS, DRAWN = 0.75, 64, 40
@@ -198,3 +198,36 @@ def test_each_parameter_and_buffer_is_looked_at_once(tmp_path: Path, monkeypatch
     layers = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(6)]
     exported(nn.Sequential(*layers, nn.Linear(4, 3)), torch.randn(8, 4), tmp_path)
     assert 0 < calls <= 2 * comparing._MOST_POINTS
+
+
+class Siamese(nn.Module):
+    """Compares two batches by one encoder."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, **options), nn.ReLU(), nn.Linear(4, 3))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the distance."""
+        return (self.encoder(a) - self.encoder(b)).square().mean()
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_a_batch_normalization_that_would_move_twice_is_refused_by_name(
+    exporter: str, check: bool, tmp_path: Path
+) -> None:
+    batch, options = (torch.randn(8, 4), torch.randn(8, 4)), {**OPTIONS, "exporter": exporter, "check": check}
+    with pytest.raises(InputError, match=r"normalization 'encoder\.1' is called 2 times in a step, .*torch\.cat"):
+        poet_onnx.torch.export(Siamese(), batch, tmp_path / "net.onnx", loss="output:output", **options)
+
+
+@pytest.mark.parametrize("module", [Siamese().eval(), Siamese(track_running_stats=False)], ids=["eval", "untracked"])
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_a_batch_normalization_whose_statistics_do_not_move_is_called_twice(
+    exporter: str, module: nn.Module, tmp_path: Path
+) -> None:
+    batch, options = (torch.randn(8, 4), torch.randn(8, 4)), {**OPTIONS, "exporter": exporter}
+    made = poet_onnx.torch.export(module, batch, tmp_path / "net.onnx", loss="output:output", **options)
+    assert made.check is not None
+    assert made.check.passed
