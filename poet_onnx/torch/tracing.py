@@ -19,6 +19,7 @@ from poet_onnx.gradients.batch_norm import exported_to_train
 from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import TO_FLOAT
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.torch.branches import warn_of_branches, watched
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
@@ -58,14 +59,16 @@ def trace(
     if exporter not in OPSETS:
         raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
     _check_version(exporter)
+    decided: dict[str, None] = {}
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
-        call = wrap(module, example_inputs, marked)
+        call = wrap(module, example_inputs, lambda: _looking(decided))
         _check_inputs(call)
         try:
             write = _dynamo if exporter == "dynamo" else _legacy
             model = write(call, OPSETS[exporter] if opset is None else opset)
         except Exception as error:  # exporters raise whatever a module's code raises
             raise _refusal(module, exporter, error) from error
+    warn_of_branches(decided, stacklevel=3)
     mark_stops(model)
     keep_log_sigmoids(model)
     drop_idle_squeezes(model)
@@ -76,6 +79,13 @@ def trace(
     for node in model.graph:
         leave_scope(node, CHILD)
     return model
+
+
+@contextlib.contextmanager
+def _looking(decided: dict[str, None]) -> Iterator[None]:
+    """Look at what a module calls of torch: where it stops gradients, and decides by numbers."""
+    with marked(), watched(decided):
+        yield
 
 
 @contextlib.contextmanager

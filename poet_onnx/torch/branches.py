@@ -1,0 +1,81 @@
+"""Where a module decides by the numbers of a tensor, which the legacy exporter writes as they were once.
+
+torch warns of every decision by a tensor, and while it traces, sizes are tensors, too. Those stay as they are in every
+step, so only decisions by other numbers count: what they are computed of is in torch's trace.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from poet_onnx.errors import PoetWarning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SIZES = frozenset(("aten::size", "prim::shape", "aten::numel", "aten::dim", "prim::Constant", "onnx::Constant"))
+"""Nodes of a trace behind which there are no numbers that change from step to step."""
+
+_HERE = Path(__file__).parent
+_SHOWN = 3
+
+
+@contextmanager
+def watched(places: dict[str, None]) -> Iterator[None]:
+    """Add the places where a tensor becomes true or false in this context, if torch traces and it is no size."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Watching(TorchFunctionMode):
+        """Looks at each call of torch."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Add the place of a decision."""
+            if func is torch.Tensor.__bool__ and torch._C._get_tracing_state() and _is_of_data(args[0]):
+                places[_place()] = None
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        yield
+
+
+def warn_of_branches(places: dict[str, None], stacklevel: int) -> None:
+    """Warn of decisions that stay as they were for the example batch."""
+    if places:
+        shown = ", ".join(list(places)[:_SHOWN])
+        warnings.warn(
+            "What is decided by the numbers of a tensor stays as it was for the example batch: compute both ways and"
+            f" choose with torch.where, unless it is always the same, at {shown}.",
+            PoetWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _is_of_data(tensor: Tensor) -> bool:
+    """Return whether a tensor is computed of more than sizes and constants."""
+    import torch
+
+    pending = [torch._C._get_value_trace(tensor).node()]  # type: ignore[attr-defined]
+    seen = set()
+    while pending:
+        node = pending.pop()
+        if node.kind() == "prim::Param":
+            return True
+        if node.kind() in _SIZES or node in seen:
+            continue
+        seen.add(node)
+        pending += [value.node() for value in node.inputs()]
+    return False
+
+
+def _place() -> str:
+    """Return the file and line of the module's code that is running, as torch's own warning has them."""
+    frame = sys._getframe()
+    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == _HERE:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

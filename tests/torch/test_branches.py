@@ -1,0 +1,72 @@
+"""Decisions by the numbers of a tensor, which the legacy exporter freezes: torch's sizes are none of them."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_options import OPTIONS
+
+import poet_onnx.torch
+from poet_onnx.errors import PoetWarning
+
+
+def by_mean(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Decide by a result."""
+    y: Tensor = layer(x)
+    return y * 2 if y.mean() > 1 else y
+
+
+def by_parameter(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Decide by what is trained."""
+    return layer(x if layer.weight.sum() > 1 else x + 1)
+
+
+def by_count_of_rows(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Decide by how many samples have something."""
+    chosen = (x[:, 0] > 0).sum()
+    return layer(x) if not chosen else layer(x) * 2
+
+
+def by_sizes(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Decide by sizes, in all the ways in which they become tensors."""
+    assert x.shape[1] == layer.in_features
+    y: Tensor = layer(x) if x.size(0) % 2 == 0 and x.numel() > 3 and len(x) > 1 else x
+    return y if y.shape[0] * y.shape[1] < 100 else y * torch.ones(()) * 2
+
+
+class Deciding(nn.Module):
+    """Decides in a function."""
+
+    def __init__(self, function: Callable[[Tensor, nn.Linear], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(6, 5), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call it, as often as a layer is there."""
+        return self.function(x, self.layer) + self.function(x, self.layer)
+
+
+@pytest.mark.parametrize("function", [by_mean, by_parameter, by_count_of_rows])
+def test_a_frozen_branch_is_warned_of_once_by_its_place(
+    function: Callable[[Tensor, nn.Linear], Tensor], tmp_path: Path
+) -> None:
+    lines, first = inspect.getsourcelines(function)
+    place = f"{Path(__file__).name}:{first + next(n for n, line in enumerate(lines) if ' if ' in line)}"
+    with pytest.warns(PoetWarning, match=rf"stays as it was for the example batch: .*/{place}\.$") as caught:
+        poet_onnx.torch.export(Deciding(function), torch.randn(4, 6), tmp_path / "net.onnx", **OPTIONS)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_a_branch_by_sizes_is_not(exporter: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = {**OPTIONS, "exporter": exporter}
+        poet_onnx.torch.export(Deciding(by_sizes), torch.randn(4, 6), tmp_path / "net.onnx", **options)
