@@ -53,13 +53,16 @@ def wrap(
     import torch
     from torch.utils import _pytree as pytree
 
-    arguments, keywords = _arguments(example_inputs)
+    leaves, structure = pytree.tree_flatten(_arguments(example_inputs))
+    for place, leaf in enumerate(leaves):  # a tensor that is given twice is one input to torch's exporters
+        if isinstance(leaf, torch.Tensor) and any(leaf is earlier for earlier in leaves[:place]):
+            leaves[place] = leaf.clone()
+    arguments, keywords = pytree.tree_unflatten(leaves, structure)
     try:
         bound = inspect.signature(module.forward).bind(*arguments, **keywords).arguments
     except TypeError as error:
         raise InputError(f"{type(module).__name__} does not take these example inputs: {error}.") from error
     by_path = _tensors(dict(bound))
-    leaves, structure = pytree.tree_flatten((arguments, keywords))
     places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if not places:
         raise InputError("There is no tensor among the example inputs: give one batch, of the size to train with.")

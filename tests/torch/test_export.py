@@ -208,6 +208,27 @@ def test_nested_inputs_and_outputs_have_names(exporter: str, tmp_path: Path) -> 
     assert session.step(batch | {"target": np.zeros((4, 2), np.float32)}) > 0
 
 
+class Difference(nn.Module):
+    """Takes two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Subtract one from the other."""
+        return self.layer(x - 2 * y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_tensor_that_is_given_twice_fills_two_inputs(exporter: str, tmp_path: Path) -> None:
+    net, x = Difference(), torch.randn(4, 3)
+    made = export(net, {"y": x, "x": x}, tmp_path, exporter, loss="mse")
+    batch = {"x": torch.randn(4, 3), "y": torch.randn(4, 3)}
+    loss = poet_onnx.TrainingSession(made.model, made.parameters).step({**batch, "target": torch.zeros(4, 2)})
+    assert loss == pytest.approx(net(**batch).square().mean().item(), rel=1e-5)
+
+
 class Named(nn.Module):
     """Takes inputs under the names that torch gives to what it computes."""
 
