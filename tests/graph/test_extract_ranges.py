@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from poet_onnx.graph.extract import infer_types
+from poet_onnx.graph.extract.parts import JOINS, MOVES
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.input_ranges import Range
 
@@ -187,3 +188,23 @@ def test_strange_nodes_say_nothing() -> None:
     for node in strange:
         inputs = [value for value in node.inputs if value is not None]
         assert find_ranges(ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": 15})) == {}
+
+
+@pytest.mark.parametrize("op_type", sorted(MOVES | JOINS))
+@pytest.mark.parametrize("inputs", [[], [None]], ids=["none", "empty"])
+def test_strange_moves_say_nothing(op_type: str, inputs: list[None]) -> None:
+    table = ir.Value(name="t", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([9, 2]))
+    index = ir.Value(name="c", const_value=ir.tensor(np.array(0)))
+    strange = ir.Node("", op_type, inputs, [ir.AttrFloat32("perm", 1.0), ir.AttrString("axes", "x")])
+    strange.outputs[0].shape = ir.Shape([4, 6])
+    column = ir.Node("", "Gather", [strange.outputs[0], index], [ir.AttrInt64("axis", 1)])
+    reader = ir.Node("", "Gather", [table, column.outputs[0]])
+    graph = ir.Graph([table], reader.outputs, nodes=[strange, column, reader], opset_imports={"": 15})
+    assert find_ranges(graph) == {}
+
+
+@pytest.mark.parametrize("moves", ["k = Transpose<perm: float = 1.0>(i)", 'k = Slice<axes: string = "x">(i, {0}, {2})'])
+def test_attributes_of_other_kinds_do_no_harm(moves: str) -> None:
+    read = ir.from_proto(reading(f"{moves} j = Gather<axis: int = 1>(k, {{1}})"))
+    read.graph.node(0).outputs[0].shape = ir.Shape([4, 6])
+    assert all(each.part for each in find_ranges(read.graph).get("i", ()))

@@ -63,11 +63,10 @@ def parts_of_inputs(value: ir.Value) -> list[Found]:
 def _before(value: ir.Value, part: Part) -> list[Found]:
     """Return what an operator takes the part of its output from; none where that cannot be told."""
     node = value.producer()
-    if node is None or node.domain not in KNOWN_DOMAINS or node.op_type not in _RULES:
+    if node is None or not node.inputs or node.domain not in KNOWN_DOMAINS or node.op_type not in _RULES:
         return []
     if not part and node.op_type in _KEEPING_ALL:
-        source = node.inputs[0] if node.inputs else None
-        return [] if source is None else [(source, ())]
+        return [] if node.inputs[0] is None else [(node.inputs[0], ())]
     return [
         (source, each)
         for source, positions in _RULES[node.op_type](node, value, dict(part))
@@ -94,7 +93,7 @@ def _same(node: ir.Node, _: ir.Value, part: Positions) -> Step:
 
 
 def _first(node: ir.Node, part: Positions | None) -> Step:
-    source = node.inputs[0] if node.inputs else None
+    source = node.inputs[0]
     return [] if source is None or part is None else [(source, part)]
 
 
@@ -106,8 +105,8 @@ def _renamed(node: ir.Node, part: Positions, axes: dict[int, int] | None) -> Ste
 
 
 def _transposed(node: ir.Node, output: ir.Value, part: Positions) -> Step:
-    given, rank = node.attributes.get("perm"), _rank(output)
-    order = given.as_ints() if given is not None else None if rank is None else range(rank)[::-1]
+    given, rank = _integers(node, "perm", len(node.inputs)), _rank(output)
+    order = given if given is not None or rank is None else range(rank)[::-1]
     return _renamed(node, part, None if order is None else dict(enumerate(order)))
 
 
@@ -180,7 +179,7 @@ def _reversed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
 def _sliced(node: ir.Node, output: ir.Value, part: Positions) -> Step:
     source, rank = node.inputs[0], _rank(node.inputs[0], output)
     starts, ends = _integers(node, "starts", 1), _integers(node, "ends", 2)
-    if source is None or rank is None or starts is None or ends is None:
+    if source is None or not rank or starts is None or ends is None:
         return []
     axes, steps = _integers(node, "axes", 3), _integers(node, "steps", 4)
     if (axes is None and _is_given(node, "axes", 3)) or (steps is None and _is_given(node, "steps", 4)):
@@ -188,7 +187,7 @@ def _sliced(node: ir.Node, output: ir.Value, part: Positions) -> Step:
     taken = dict(part)
     every = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=False)
     for axis, start, end, step in every:
-        place = axis % rank if rank else axis
+        place = axis % rank
         row = _row(_size(source, place), start, end, step)
         if row is None:
             return []
@@ -327,7 +326,8 @@ def _integers(node: ir.Node, name: str, place: int) -> list[int] | None:
     """Return the integers of an attribute, or of the constant input that newer opsets have instead."""
     given = plain_attributes(node).get(name)
     if given is not None:
-        return [int(each) for each in given] if isinstance(given, (list, tuple)) else None
+        several = given if isinstance(given, (list, tuple)) else ()
+        return [each for each in several if isinstance(each, int)] if several else None
     numbers = _constant(node.inputs[place] if place < len(node.inputs) else None)
     return None if numbers is None else [int(each) for each in numbers.flat]
 
