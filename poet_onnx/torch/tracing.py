@@ -23,6 +23,7 @@ from poet_onnx.torch.branches import warn_of_branches, watched
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
+from poet_onnx.torch.plain_dropout import with_plain_dropouts
 from poet_onnx.torch.shared_norms import refuse_shared_norms
 from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
@@ -60,8 +61,14 @@ def trace(
         raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
     _check_version(exporter)
     decided: dict[str, None] = {}
+
+    @contextlib.contextmanager
+    def within() -> Iterator[None]:
+        with marked(), with_plain_dropouts(module), watched(decided):
+            yield
+
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
-        call = wrap(module, example_inputs, lambda: _looking(decided))
+        call = wrap(module, example_inputs, within)
         _check_inputs(call)
         try:
             write = _dynamo if exporter == "dynamo" else _legacy
@@ -69,6 +76,8 @@ def trace(
         except Exception as error:  # exporters raise whatever a module's code raises
             raise _refusal(module, exporter, error) from error
     warn_of_branches(decided, stacklevel=3)
+    for node in model.graph:
+        leave_scope(node, CHILD)
     mark_stops(model)
     keep_log_sigmoids(model)
     drop_idle_squeezes(model)
@@ -76,16 +85,7 @@ def trace(
     restore_state(model, module)
     refuse_shared_norms(model)
     rename_outputs(model, call.outputs)
-    for node in model.graph:
-        leave_scope(node, CHILD)
     return model
-
-
-@contextlib.contextmanager
-def _looking(decided: dict[str, None]) -> Iterator[None]:
-    """Look at what a module calls of torch: where it stops gradients, and decides by numbers."""
-    with marked(), watched(decided):
-        yield
 
 
 @contextlib.contextmanager

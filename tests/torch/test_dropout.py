@@ -1,0 +1,152 @@
+"""Dropout that is inside of torch's functions, in place or of whole channels trains as in torch, and is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from deep import sampled
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_options import OPTIONS
+
+import poet_onnx
+import poet_onnx.torch
+from poet_onnx.torch import tracing
+
+P, RUNS = 0.375, 20
+"""A probability that single precision has, and steps whose losses are looked at."""
+
+ROWS, LENGTH, WIDTH, HEADS = 8, 4, 8, 2
+
+
+class Attention(nn.Module):
+    """Attention by torch's function.
+
+    Attributes:
+        shared: heads of keys and values.
+        options: of the function.
+    """
+
+    def __init__(self, shared: int = HEADS, **options: Any) -> None:
+        super().__init__()
+        self.shared, self.options = shared, options
+        size = WIDTH // HEADS
+        self.query, self.pair, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * shared * size), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each row."""
+        query = self.query(x).view(ROWS, LENGTH, HEADS, -1).transpose(1, 2)
+        pair = self.pair(x).view(ROWS, LENGTH, 2 * self.shared, -1).transpose(1, 2)
+        p = P if self.training else 0.0
+        y = functional.scaled_dot_product_attention(query, *pair.chunk(2, 1), dropout_p=p, **self.options)
+        return self.head(y.transpose(1, 2).flatten(2).mean(1))  # type: ignore[no-any-return]
+
+
+class Applied(nn.Module):
+    """A part that is given rows of words, and scores of what it returns."""
+
+    def __init__(self, part: nn.Module, apply: Callable[[Any, Tensor], Tensor], width: int = WIDTH) -> None:
+        super().__init__()
+        self.first, self.part, self.apply_part = nn.Linear(WIDTH, WIDTH), part, apply
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each row."""
+        return self.head(self.apply_part(self.part, self.first(x)).flatten(2).mean(1))  # type: ignore[no-any-return]
+
+
+def words() -> Tensor:
+    return torch.randn(ROWS, LENGTH, WIDTH)
+
+
+def export(module: nn.Module, folder: Path, **options: Any) -> poet_onnx.torch.Exported:
+    given = OPTIONS | {"optimizer": "sgd"} | options
+    torch.manual_seed(0)
+    return poet_onnx.torch.export(module, words(), folder / "net.onnx", **given)
+
+
+def count_dropouts(made: poet_onnx.torch.Exported) -> int:
+    return sum(node.op_type == "Dropout" for node in made.forward.graph)
+
+
+def check_that_it_drops(module: nn.Module, made: poet_onnx.torch.Exported, dropouts: int) -> None:
+    """Check that losses of one batch differ as torch's do, and that nothing is dropped in evaluation."""
+    assert made.check is not None
+    assert made.check.passed
+    assert "eval mode" not in str(made.check)
+    assert count_dropouts(made) == dropouts
+    session = poet_onnx.TrainingSession(
+        made.model, made.parameters, optimizer=poet_onnx.SGD(learning_rate=0.0), eval_model=made.evaluation
+    )
+    x, labels = words(), torch.arange(ROWS) % 5
+    batch = x.numpy(), labels.numpy()
+    ours = [session.step(*batch) for _ in range(RUNS)]
+    theirs = [functional.cross_entropy(module(x), labels).item() for _ in range(RUNS)]
+    assert 0.4 < np.std(ours) / np.std(theirs) < 2.5
+    session.eval()
+    module.eval()
+    expected = functional.cross_entropy(module(x), labels).item()
+    assert session.step(*batch) == pytest.approx(expected, rel=1e-5)
+
+
+def multihead(**options: Any) -> Applied:
+    part = nn.MultiheadAttention(WIDTH, HEADS, dropout=P, batch_first=True)
+    return Applied(part, lambda part, y: part(y, y, y, **options)[0])
+
+
+SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+SEEN[0] = False  # the first word sees nothing
+
+ATTENTION: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "function": (Attention, 1),
+    "causal": (lambda: Attention(is_causal=True, scale=0.25), 1),
+    "mask": (lambda: Attention(attn_mask=SEEN), 1),
+    "numbers": (lambda: Attention(attn_mask=torch.linspace(-3, 3, LENGTH).expand(LENGTH, -1)), 1),
+    "shared heads": (lambda: Attention(shared=1, enable_gqa=True), 1),
+    "multihead": (lambda: multihead(need_weights=False), 1),
+    "multihead with weights": (multihead, 1),
+    "encoder": (
+        lambda: Applied(
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 16, P, batch_first=True), lambda part, y: part(y)
+        ),
+        4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    sampled(
+        [(name, exporter) for name in ATTENTION for exporter in tracing.OPSETS],
+        *((name, "legacy") for name in ATTENTION),
+        ("mask", "dynamo"),
+        ("encoder", "dynamo"),
+    ),
+)
+def test_attention_drops_weights(name: str, exporter: str, tmp_path: Path) -> None:
+    make, dropouts = ATTENTION[name]
+    module = make()
+    check_that_it_drops(module, export(module, tmp_path, exporter=exporter), dropouts)
+
+
+@pytest.mark.parametrize("exporter", tracing.OPSETS)
+def test_without_dropout_attention_is_exported_as_it_is(exporter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = multihead(need_weights=False).eval()
+
+    def operators() -> list[str]:
+        return [node.op_type for node in tracing.trace(module, words(), exporter=exporter, opset=None).graph]
+
+    found = operators()
+    monkeypatch.setattr(tracing, "with_plain_dropouts", unwritten)
+    assert operators() == found
+
+
+def unwritten(*_: Any, **__: Any) -> Any:
+    """Write nothing otherwise."""
+    return nullcontext()
