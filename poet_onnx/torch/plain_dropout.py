@@ -1,7 +1,7 @@
 """Whatever drops numbers at random, written with plain dropouts, which torch's exporters keep.
 
-Attention drops inside of one function, and both exporters write a `Dropout` for inference there (torch 2.13.0). What
-drops nothing is exported as it is.
+Attention and recurrent layers drop inside of one function: both exporters write a `Dropout` for inference into
+attention, and dynamo none into an `nn.RNN` (torch 2.13.0). What drops nothing is exported as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from poet_onnx.torch.drops import drop_of, given
+from poet_onnx.torch.drops import LAYERS, drop_of, given
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,9 +44,11 @@ def with_plain_dropouts(module: nn.Module) -> Iterator[None]:
 
 def _written() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
     """Return what writes each function that drops."""
+    import torch
     from torch.nn import functional
 
     return {
+        **{getattr(torch, name): _layers for name in LAYERS},
         functional.multi_head_attention_forward: _heads,
         functional.scaled_dot_product_attention: _attention,
     }
@@ -90,3 +92,23 @@ def _heads(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
     finally:
         functional.scaled_dot_product_attention = own
+
+
+def _layers(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run recurrent layers one by one, with a dropout between them."""
+    import torch
+
+    named = given(func, args, kwargs)
+    count, parameters = named["num_layers"], named["params"]
+    states = named["hx"] if isinstance(named["hx"], (list, tuple)) else [named["hx"]]
+    each, rows = len(parameters) // count, len(states[0]) // count
+    output, ends = named["input"], []
+    for layer in range(count):
+        if layer:
+            output = torch.dropout(output, named["dropout"], True)
+        own = [state[layer * rows : (layer + 1) * rows] for state in states]
+        start = own if len(own) > 1 else own[0]
+        single = named | {"input": output, "hx": start, "params": parameters[layer * each : (layer + 1) * each]}
+        output, *end = func(*(single | {"num_layers": 1, "dropout": 0.0}).values())
+        ends.append(end)
+    return output, *(torch.cat(parts) for parts in zip(*ends, strict=True))

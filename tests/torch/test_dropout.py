@@ -150,3 +150,31 @@ def test_without_dropout_attention_is_exported_as_it_is(exporter: str, monkeypat
 def unwritten(*_: Any, **__: Any) -> Any:
     """Write nothing otherwise."""
     return nullcontext()
+
+
+def recurrent(kind: str, **options: Any) -> Applied:
+    width = 16 * (2 if options.get("bidirectional") else 1)
+    part = getattr(nn, kind)(WIDTH, 16, num_layers=2, dropout=P, batch_first=True, **options)
+    return Applied(part, lambda part, y: part(y)[0], width)
+
+
+@pytest.mark.parametrize(
+    ("kind", "exporter"),
+    sampled(
+        [(kind, exporter) for kind in ("RNN", "LSTM", "GRU") for exporter in tracing.OPSETS],
+        ("RNN", "dynamo"),
+        ("LSTM", "legacy"),
+        ("GRU", "legacy"),
+    ),
+)
+def test_recurrent_layers_drop_numbers_between_them(kind: str, exporter: str, tmp_path: Path) -> None:
+    module = recurrent(kind, bidirectional=exporter == "legacy")
+    check_that_it_drops(module, export(module, tmp_path, exporter=exporter), 1)
+
+
+def test_the_last_state_of_layers_with_dropout_is_torchs(tmp_path: Path) -> None:
+    module = recurrent("LSTM")
+    module.apply_part = lambda part, y: torch.stack([*part(y)[1][0], *part(y)[1][1]], 1)
+    made = export(module, tmp_path)
+    assert made.check is not None
+    assert made.check.passed
