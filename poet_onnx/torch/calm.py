@@ -16,6 +16,7 @@ import onnx_ir as ir
 from poet_onnx.gradients.forward.random_masks import UNIFORM, filled
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import replace_nodes
+from poet_onnx.torch.drops import CHANNELS, LAYERS, PLAIN, SHIFTED
 
 _PLACE = 0.37
 """What stands for drawn numbers lies this share of the width above the lowest, or of the scale above the mean."""
@@ -71,10 +72,9 @@ def _known() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
     import torch
     from torch.nn import functional
 
-    names = [f"{kind}dropout" for kind in ("", "alpha_", "feature_", "feature_alpha_")]
-    names += [f"dropout{rank}d" for rank in (1, 2, 3)]
+    names = [*PLAIN, *CHANNELS, *SHIFTED, *(f"dropout{rank}d" for rank in (1, 2, 3))]
     drops = [getattr(place, name) for place in (functional, torch) for name in names if hasattr(place, name)]
-    layers = [getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
+    layers = [getattr(torch, name) for name in LAYERS]
     tensor: Any = torch.Tensor
     return {
         **dict.fromkeys(drops, lambda _, args, kwargs: args[0] if args else kwargs["input"]),

@@ -1,7 +1,8 @@
 """Whatever drops numbers at random, written with plain dropouts, which torch's exporters keep.
 
 Attention and recurrent layers drop inside of one function: both exporters write a `Dropout` for inference into
-attention, and dynamo none into an `nn.RNN` (torch 2.13.0). What drops nothing is exported as it is.
+attention, and dynamo none into an `nn.RNN`. In place, or of whole channels, dynamo writes random numbers, which would
+also be drawn in evaluation (torch 2.13.0). What drops nothing is exported as it is.
 """
 
 from __future__ import annotations
@@ -10,22 +11,29 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from poet_onnx.torch.drops import LAYERS, drop_of, given
+from poet_onnx.errors import InputError
+from poet_onnx.torch.drops import CHANNELS, LAYERS, SHIFTED, drop_of, given
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_FEATURES = ("dropout1d", "dropout2d", "dropout3d")
+
+_UNBATCHED = {"dropout1d": 2, "dropout3d": 4}
+"""Dimensions of what has no batch; `dropout2d` takes the first of three for the batch."""
+
 
 @contextmanager
-def with_plain_dropouts(module: nn.Module) -> Iterator[None]:
+def with_plain_dropouts(module: nn.Module, *, in_place: bool) -> Iterator[None]:
     """Let what drops numbers do so by `torch.dropout`, in this context.
 
     Args:
         module: whose parts make the calls.
+        in_place: whether a dropout in place is one of these; the legacy exporter keeps it as it is.
     """
     from torch.overrides import TorchFunctionMode
 
-    written = _written()
+    written, refused = _written(in_place=in_place), _refused()
 
     class Writing(TorchFunctionMode):
         """Looks at each call of torch."""
@@ -34,6 +42,11 @@ def with_plain_dropouts(module: nn.Module) -> Iterator[None]:
             """Write what drops."""
             kwargs = kwargs or {}
             drop = drop_of(func, args, kwargs, module)
+            if drop is not None and func in refused:
+                raise InputError(
+                    f"{drop} drops numbers with p={drop.ratio:g} as no operator of ONNX does, and would do so in"
+                    " evaluation, too: write nn.Dropout in its place, or train without it (p=0)."
+                )
             if drop is None or func not in written:
                 return func(*args, **kwargs)
             return written[func](func, args, kwargs)
@@ -42,16 +55,28 @@ def with_plain_dropouts(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def _written() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
+def _written(*, in_place: bool) -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
     """Return what writes each function that drops."""
     import torch
     from torch.nn import functional
 
+    features = [*(getattr(functional, name) for name in _FEATURES), *(getattr(torch, name) for name in CHANNELS)]
+    plain = (functional.dropout, torch.dropout_) if in_place else ()
     return {
+        **dict.fromkeys(plain, _dropout),
+        **dict.fromkeys(features, _channels),
         **{getattr(torch, name): _layers for name in LAYERS},
         functional.multi_head_attention_forward: _heads,
         functional.scaled_dot_product_attention: _attention,
     }
+
+
+def _refused() -> set[Any]:
+    """Return the functions that drop as no operator of ONNX does."""
+    import torch
+    from torch.nn import functional
+
+    return {getattr(place, name) for place in (functional, torch) for name in SHIFTED if hasattr(place, name)}
 
 
 def _attention(func: Any, args: Any, kwargs: Any) -> Any:
@@ -92,6 +117,27 @@ def _heads(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
     finally:
         functional.scaled_dot_product_attention = own
+
+
+def _dropout(func: Any, args: Any, kwargs: Any) -> Any:
+    import torch
+
+    named = given(func, args, kwargs)
+    if not named.get("inplace", func is torch.dropout_):
+        return func(*args, **kwargs)
+    return named["input"].copy_(torch.dropout(named["input"], named["p"], True))
+
+
+def _channels(func: Any, args: Any, kwargs: Any) -> Any:
+    """Drop whole channels: those of a batch, or of a single sample."""
+    import torch
+
+    named = given(func, args, kwargs)
+    source = named["input"]
+    rows = 1 if source.dim() == _UNBATCHED.get(func.__name__) else 2
+    kept = source.new_ones((*source.shape[:rows], *(1 for _ in source.shape[rows:])))
+    mask = torch.dropout(kept, named["p"], True)
+    return source.mul_(mask) if named.get("inplace", func.__name__.endswith("_")) else source * mask
 
 
 def _layers(func: Any, args: Any, kwargs: Any) -> Any:

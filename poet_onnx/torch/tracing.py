@@ -64,7 +64,7 @@ def trace(
 
     @contextlib.contextmanager
     def within() -> Iterator[None]:
-        with marked(), with_plain_dropouts(module), watched(decided):
+        with marked(), with_plain_dropouts(module, in_place=exporter == "dynamo"), watched(decided):
             yield
 
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
@@ -171,6 +171,8 @@ def _refusal(module: nn.Module, exporter: str, error: Exception) -> InputError:
     root: BaseException = error
     while root.__cause__ is not None:
         root = root.__cause__
+    if isinstance(root, InputError):
+        return root
     lines = [line.strip() for line in str(root).splitlines() if line.strip()] or [type(root).__name__]
     other = next(name for name in OPSETS if name != exporter)
     return InputError(

@@ -17,6 +17,7 @@ from torch_options import OPTIONS
 
 import poet_onnx
 import poet_onnx.torch
+from poet_onnx.errors import InputError
 from poet_onnx.torch import tracing
 
 P, RUNS = 0.375, 20
@@ -178,3 +179,66 @@ def test_the_last_state_of_layers_with_dropout_is_torchs(tmp_path: Path) -> None
     made = export(module, tmp_path)
     assert made.check is not None
     assert made.check.passed
+
+
+CHANNELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "in place": (lambda: nn.Dropout(P, inplace=True), ()),
+    "Dropout1d": (lambda: nn.Dropout1d(P), ()),
+    "Dropout2d": (lambda: nn.Dropout2d(P), (2, 4)),
+    "Dropout3d": (lambda: nn.Dropout3d(P, inplace=True), (2, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("exporter", tracing.OPSETS)
+@pytest.mark.parametrize("name", CHANNELS)
+def test_dropout_in_place_and_of_channels_trains(name: str, exporter: str, tmp_path: Path) -> None:
+    make, sizes = CHANNELS[name]
+    module = Applied(make(), lambda part, y: part(y.view(*y.shape[:2], *sizes) if sizes else y))
+    check_that_it_drops(module, export(module, tmp_path, exporter=exporter), 1)
+
+
+def test_whole_channels_are_dropped(tmp_path: Path) -> None:
+    """Of eight channels of ones the mean is an eighth of 1 / (1 - p) for each that stays."""
+
+    class Share(nn.Module):
+        """The mean of the channels."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.drop = nn.Parameter(torch.ones(1)), nn.Dropout2d(P)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Average."""
+            return self.drop((x * self.weight).unsqueeze(-1)).mean()  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    made = poet_onnx.torch.export(Share(), torch.ones(1, 8, 5), tmp_path / "net.onnx", loss="output:output", **OPTIONS)
+    session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.AdamW(learning_rate=0.0))
+    batch = np.ones((1, 8, 5), np.float32)
+    kept = np.array([session.step(batch) for _ in range(RUNS)]) * 8 * (1 - P)
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-5)
+    assert len(set(kept.round())) > 1
+
+
+def test_dropout_of_single_samples_is_torchs(tmp_path: Path) -> None:
+    """A sample without a batch has its channels in front, but for `dropout2d`."""
+
+    def each(part: nn.Module, y: Tensor) -> Tensor:
+        one = functional.dropout1d(y[0], P, part.training)
+        three = functional.dropout3d(y.view(ROWS, LENGTH, 2, 4), P, part.training)
+        return three.flatten(2) + one
+
+    made = export(Applied(nn.Identity(), each), tmp_path, exporter="dynamo")
+    dropped = [node.inputs[0] for node in made.forward.graph if node.op_type == "Dropout"]
+    shapes = [None if value is None or value.shape is None else value.shape.numpy() for value in dropped]
+    assert shapes == [(LENGTH, 1), (ROWS, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("exporter", tracing.OPSETS)
+@pytest.mark.parametrize("kind", ["AlphaDropout", "FeatureAlphaDropout"])
+def test_dropout_that_has_no_operator_is_refused_by_name(kind: str, exporter: str, tmp_path: Path) -> None:
+    module = Applied(getattr(nn, kind)(P), lambda part, y: part(y))
+    with pytest.raises(InputError, match=rf"^'part' \({kind}\) drops .* write nn\.Dropout in its place"):
+        export(module, tmp_path, exporter=exporter, check=False)
+    module.part.eval()
+    assert export(module, tmp_path, exporter=exporter).check is not None
