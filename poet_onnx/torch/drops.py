@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,31 @@ def drop_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], module: n
         return None
     ratio, times = read(given(func, args, kwargs))
     return Drop(*_caller(module), ratio, times) if ratio > 0 and times else None
+
+
+@contextmanager
+def recorded_drops(module: nn.Module, drops: list[Drop]) -> Iterator[None]:
+    """Note in a list, which is emptied first, what the calls in this context drop.
+
+    Args:
+        module: whose parts make the calls.
+        drops: the list.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    class Recording(TorchFunctionMode):
+        """Looks at each call of torch."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Note what a call drops."""
+            drop = drop_of(func, args, kwargs or {}, module)
+            if drop is not None:
+                drops.append(drop)
+            return func(*args, **(kwargs or {}))
+
+    drops.clear()
+    with Recording():
+        yield
 
 
 def given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from poet_onnx.graph.extract import TO_FLOAT
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.branches import warn_of_branches, watched
 from poet_onnx.torch.calls import CHILD, Call, wrap
+from poet_onnx.torch.drops import Drop, recorded_drops
 from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
+from poet_onnx.torch.lost_dropout import check_drops
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
 from poet_onnx.torch.plain_dropout import with_plain_dropouts
 from poet_onnx.torch.shared_norms import refuse_shared_norms
@@ -61,10 +63,12 @@ def trace(
         raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
     _check_version(exporter)
     decided: dict[str, None] = {}
+    drops: list[Drop] = []
 
     @contextlib.contextmanager
     def within() -> Iterator[None]:
-        with marked(), with_plain_dropouts(module, in_place=exporter == "dynamo"), watched(decided):
+        plain = with_plain_dropouts(module, in_place=exporter == "dynamo")
+        with marked(), plain, recorded_drops(module, drops), watched(decided):
             yield
 
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
@@ -78,6 +82,7 @@ def trace(
     warn_of_branches(decided, stacklevel=3)
     for node in model.graph:
         leave_scope(node, CHILD)
+    check_drops(model, drops, module, example_inputs)
     mark_stops(model)
     keep_log_sigmoids(model)
     drop_idle_squeezes(model)

@@ -17,7 +17,7 @@ from torch_options import OPTIONS
 
 import poet_onnx
 import poet_onnx.torch
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.torch import tracing
 
 P, RUNS = 0.375, 20
@@ -242,3 +242,34 @@ def test_dropout_that_has_no_operator_is_refused_by_name(kind: str, exporter: st
         export(module, tmp_path, exporter=exporter, check=False)
     module.part.eval()
     assert export(module, tmp_path, exporter=exporter).check is not None
+
+
+LOST: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
+    "multihead": (lambda: multihead(need_weights=False), "legacy", r"1 in .*graph 0\. .* 'part' \(MultiheadAtt"),
+    "function": (Attention, "legacy", r"1 in .*graph 0\. .* Attention\."),
+    "encoder": (ATTENTION["encoder"][0], "dynamo", r"4 in .*graph 3\. .* 'part\.self_attn' \(MultiheadAttention\)\."),
+    "RNN": (lambda: recurrent("RNN"), "dynamo", r"1 in .*graph 0\. .* 'part' \(RNN\)\."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_dropout_that_an_exporter_loses_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, exporter, message = LOST[name]
+    monkeypatch.setattr(tracing, "with_plain_dropouts", unwritten)
+    with pytest.raises(InputError, match=rf"^Dropout with p=0\.375 is lost: torch has {message}"):
+        export(make(), tmp_path, exporter=exporter, check=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_dropout_on_which_nothing_seems_to_depend_is_warned_of(tmp_path: Path) -> None:
+    def twice(part: nn.Module, y: Tensor) -> Tensor:
+        part(y)
+        return part(y)  # type: ignore[no-any-return]
+
+    with pytest.warns(PoetWarning, match=r"2 in .*graph 1\. .* could not be told whether"):
+        export(Applied(nn.Dropout(P), twice), tmp_path)
+
+
+def test_a_dropout_that_is_called_twice_is_there_twice(tmp_path: Path) -> None:
+    module = Applied(nn.Dropout(P), lambda part, y: part(part(y)))
+    check_that_it_drops(module, export(module, tmp_path), 2)
