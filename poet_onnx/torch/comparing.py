@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, PoetError
 from poet_onnx.torch.calm import calm_torch
+from poet_onnx.torch.drops import dropped_in_evaluation
 from poet_onnx.torch.findings import Findings
 from poet_onnx.torch.functions import look_at, recorded
 from poet_onnx.torch.judging import Judgement, judge, noise_of, rounding_of_mean
@@ -269,16 +270,18 @@ class Comparison:
                 " not compared."
             )
             return
+        self.found.evaluation = dropped_in_evaluation(self._name, self._single.dropped)
         single, exact = losses[0], losses[-1]
         ours = np.array(trained.evaluated_loss(self._feed(self._batch)))
         floor = rounding_of_mean(float(single), self._summed)
         judgement = judge(ours, single, exact, noise=noise_of(single, exact), floor=floor)
         if judgement.verdict == "wrong":
-            self.found.evaluation = (
+            sentence = (
                 f"{self._name} computes something else in eval mode, which was not exported: there the loss of the"
                 f" batch is {judgement.single:.6g} in torch and {judgement.ours:.6g} in the evaluation graph. It trains"
                 " as in torch, but `session.eval()` and exported models compute what it does in training."
             )
+            self.found.evaluation = " ".join(filter(None, [self.found.evaluation, sentence]))
 
     def _compare_gradients(self, point: Point, ours: TrainedStep, judged: dict[str, list[Judgement]]) -> None:
         made = {self._names[name][0]: (name, each) for name, each in ours.gradients.items() if name in self._names}

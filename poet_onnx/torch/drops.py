@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from poet_onnx.errors import listed
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -21,6 +23,9 @@ PLAIN = ("dropout", "dropout_")
 CHANNELS = ("feature_dropout", "feature_dropout_")
 SHIFTED = ("alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_")
 """Operators of torch that drop numbers, whole channels, and numbers to which the others are fitted."""
+
+_SHOWN = 3
+"""Calls that a sentence names."""
 
 _PRODUCT = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
@@ -85,6 +90,18 @@ def recorded_drops(module: nn.Module, drops: list[Drop]) -> Iterator[None]:
     drops.clear()
     with Recording():
         yield
+
+
+def dropped_in_evaluation(name: str, drops: Sequence[Drop]) -> str:
+    """Return a sentence about what a module of this name drops in eval mode; an empty one if it drops nothing."""
+    if not drops:
+        return ""
+    calls = listed(dict.fromkeys(f"p={each.ratio:g} in {each}" for each in drops), _SHOWN)
+    return (
+        f"{name} drops numbers in eval mode, too ({calls}). It trains as in torch, but `session.eval()` and exported"
+        " models drop nothing. If torch is to drop nothing there, too, give F.dropout `training=self.training`, and"
+        " attention a `dropout_p` of 0 in eval mode."
+    )
 
 
 def given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

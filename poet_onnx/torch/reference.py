@@ -16,6 +16,7 @@ from poet_onnx.adapters.lora import Adapters
 from poet_onnx.torch.adapting import PlacedAdapter, place
 from poet_onnx.torch.calls import CHILD, wrap
 from poet_onnx.torch.calm import calm_torch
+from poet_onnx.torch.drops import Drop, recorded_drops
 from poet_onnx.torch.naming import canonical_names, named_tensors
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.untouched import untouched
@@ -54,6 +55,7 @@ class Reference:
     Attributes:
         tensors: parameters and buffers by their names in `state_dict`, of tied ones the first.
         samples: of each batch normalization how many numbers of a channel it last saw, and how often it ran.
+        dropped: what the last evaluation would have dropped, if dropout were on.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Any, objective: Objective, *, double: bool = False) -> None:
@@ -75,6 +77,7 @@ class Reference:
         self.parameters = [first[name] for name, _ in self._module.named_parameters()]
         self._placed: Sequence[PlacedAdapter] = ()
         self.samples: dict[str, tuple[int, int]] = {}
+        self.dropped: list[Drop] = []
         for name, layer in self.batch_norms():
             layer.register_forward_pre_hook(lambda _, given, name=name: self._count(name, given[0]))
 
@@ -153,7 +156,8 @@ class Reference:
             warnings.simplefilter("ignore", UserWarning)  # a checkpoint warns that it gets no gradient
             self._take(values)
             self._module.eval()
-            return float(self._loss(batch))
+            with recorded_drops(self._module, self.dropped):
+                return float(self._loss(batch))
 
     def _loss(self, batch: Mapping[str, Array]) -> Tensor:
         outputs = self._outputs(tuple(self._tensor(batch[name]) for name in self._call.inputs))

@@ -273,3 +273,15 @@ def test_dropout_on_which_nothing_seems_to_depend_is_warned_of(tmp_path: Path) -
 def test_a_dropout_that_is_called_twice_is_there_twice(tmp_path: Path) -> None:
     module = Applied(nn.Dropout(P), lambda part, y: part(part(y)))
     check_that_it_drops(module, export(module, tmp_path), 2)
+
+
+def always(part: nn.Module, y: Tensor) -> Tensor:
+    return functional.dropout(y, P)
+
+
+@pytest.mark.parametrize("exporter", tracing.OPSETS)
+def test_dropout_that_eval_mode_does_not_switch_off_is_warned_of(exporter: str, tmp_path: Path) -> None:
+    with pytest.warns(PoetWarning, match=r"drops numbers in eval mode, too \(p=0\.375 in Applied\)"):
+        made = export(Applied(nn.Identity(), always), tmp_path, exporter=exporter)
+    assert made.check is not None
+    assert made.check.passed
