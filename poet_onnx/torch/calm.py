@@ -77,7 +77,7 @@ def _known() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
     layers = [getattr(torch, name) for name in LAYERS]
     tensor: Any = torch.Tensor
     return {
-        **dict.fromkeys(drops, lambda _, args, kwargs: args[0] if args else kwargs["input"]),
+        **dict.fromkeys(drops, _undropped),
         **dict.fromkeys(layers, _undropped_layers),
         functional.multi_head_attention_forward: _undropped_attention,
         functional.scaled_dot_product_attention: _undropped_product,
@@ -86,6 +86,12 @@ def _known() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
         tensor.normal_: _normal,
         tensor.bernoulli_: _bernoulli,
     }
+
+
+def _undropped(func: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0] if args else kwargs["input"]
+    # Whoever changes the result in place, or computes without gradients, must not meet the input itself.
+    return tensor if kwargs.get("inplace") or func.__name__.endswith("_") else tensor.clone()
 
 
 def _undropped_layers(func: Any, args: Any, kwargs: Any) -> Any:

@@ -285,3 +285,13 @@ def test_dropout_that_eval_mode_does_not_switch_off_is_warned_of(exporter: str, 
         made = export(Applied(nn.Identity(), always), tmp_path, exporter=exporter)
     assert made.check is not None
     assert made.check.passed
+
+
+def test_dropout_without_gradients_has_none_in_the_check(tmp_path: Path) -> None:
+    def halted(part: nn.Module, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            still = part(y)
+        return y + still
+
+    module = Applied(nn.Dropout(P), halted)
+    check_that_it_drops(module, export(module, tmp_path), 1)
