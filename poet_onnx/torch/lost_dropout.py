@@ -52,11 +52,13 @@ def check_drops(model: ir.Model, drops: Sequence[Drop], module: nn.Module, examp
     leading = _counted(_leading(module, example_inputs))
     for ratio in short:
         lost = _lost([each for each in drops if _key(each.ratio) == ratio], nodes)
+        is_certain = leading[ratio] > found[ratio]
         sentence = (
-            f"Dropout with p={ratio:g} is lost: torch has {wanted[ratio]} in a step of {type(module).__name__}, and the"
-            f" exported graph {found[ratio]}. torch's exporter leaves out that of {lost}."
+            f"Dropout with p={ratio:g} {'is' if is_certain else 'may be'} lost: torch has {wanted[ratio]} in a step of"
+            f" {type(module).__name__}, and the exported graph {found[ratio]}. torch's exporter leaves out that of"
+            f" {lost}."
         )
-        if leading[ratio] > found[ratio]:
+        if is_certain:
             raise InputError(
                 f"{sentence} Write it as nn.Dropout between plain layers, not in place, try the other exporter, or"
                 " train without it (p=0)."
