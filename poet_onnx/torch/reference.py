@@ -15,7 +15,7 @@ import numpy.typing as npt
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.torch.adapting import PlacedAdapter, place
 from poet_onnx.torch.calls import CHILD, wrap
-from poet_onnx.torch.calm import calm_torch
+from poet_onnx.torch.calm import calm_recompute, calm_torch
 from poet_onnx.torch.drops import Drop, recorded_drops
 from poet_onnx.torch.naming import canonical_names, named_tensors
 from poet_onnx.torch.objective import Objective
@@ -140,7 +140,7 @@ class Reference:
             draws = not torch.equal(state, torch.get_rng_state())
             self._forget_gradients()
             if loss.requires_grad:
-                with self._precision():
+                with self._precision(), calm_recompute():
                     torch.autograd.backward(loss)
             grads = {name: self.tensors[name].grad for name in self.parameters}
             self._forget_gradients()

@@ -13,6 +13,7 @@ import torch
 from deep import sampled
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch_options import OPTIONS
 
 import poet_onnx
@@ -295,3 +296,16 @@ def test_dropout_without_gradients_has_none_in_the_check(tmp_path: Path) -> None
 
     module = Applied(nn.Dropout(P), halted)
     check_that_it_drops(module, export(module, tmp_path), 1)
+
+
+@pytest.mark.parametrize("exporter", tracing.OPSETS)
+def test_dropout_that_torch_runs_again_in_its_backward_pass_passes_the_check(exporter: str, tmp_path: Path) -> None:
+    def saved(part: nn.Module, y: Tensor) -> Tensor:
+        return checkpoint(part, y, use_reentrant=False)  # type: ignore[no-any-return]
+
+    part = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(P), nn.Linear(WIDTH, WIDTH))
+    module = Applied(part, saved)
+    made = export(module, tmp_path, exporter=exporter)
+    assert made.check is not None
+    assert made.check.passed
+    check_that_it_drops(module, made, 1)
