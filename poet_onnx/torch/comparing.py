@@ -67,6 +67,7 @@ class Comparison:
             self._batch = self._single.batch()
             with recorded() as calls:
                 self.first = self._single.step({}, self._batch, keep=False)
+            self.dropped = tuple(self._single.dropped)
         except PoetError:
             raise
         except Exception as error:  # whatever a module's code raises

@@ -55,7 +55,7 @@ class Reference:
     Attributes:
         tensors: parameters and buffers by their names in `state_dict`, of tied ones the first.
         samples: of each batch normalization how many numbers of a channel it last saw, and how often it ran.
-        dropped: what the last evaluation would have dropped, if dropout were on.
+        dropped: what the last step or evaluation would have dropped, if dropout were on.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Any, objective: Objective, *, double: bool = False) -> None:
@@ -134,7 +134,7 @@ class Reference:
         with torch.random.fork_rng(devices=[]), contextlib.nullcontext() if keep else untouched(self._module):
             self._take(values)
             state, before = torch.get_rng_state(), self._marks()
-            with self._precision(), calm_torch():
+            with self._precision(), calm_torch(), recorded_drops(self._module, self.dropped):
                 loss = self._loss(batch)
             changed = tuple(name for name, mark in self._marks().items() if mark != before[name])
             draws = not torch.equal(state, torch.get_rng_state())

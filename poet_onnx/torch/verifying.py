@@ -130,6 +130,11 @@ def verify(
         return Trained(path, model.metadata_props, source, kind="adamw", page_dir=folder, scales=scales)
 
     _check_draws(comparison, module)
+    if comparison.dropped:  # files that drop cannot be compared: these do not
+        comparison.found.problems["dropout"] = (
+            f"{type(module).__name__} drops numbers in torch (p={comparison.dropped[0].ratio:g} in"
+            f" {comparison.dropped[0]}), and the files drop nothing."
+        )
     comparison.run(make)
     return _report(comparison)
 

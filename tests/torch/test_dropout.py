@@ -298,6 +298,15 @@ def test_dropout_without_gradients_has_none_in_the_check(tmp_path: Path) -> None
     check_that_it_drops(module, export(module, tmp_path), 1)
 
 
+def test_files_that_lost_dropout_are_wrong(tmp_path: Path) -> None:
+    module = Applied(nn.Dropout(P), lambda part, y: part(y)).eval()
+    made = export(module, tmp_path)
+    assert poet_onnx.torch.verify(module, made.model, words()).passed
+    report = poet_onnx.torch.verify(module.train(), made.model, words())
+    assert not report.passed
+    assert report.problems[0].startswith("Applied drops numbers in torch (p=0.375 in 'part' (Dropout)), and the files")
+
+
 @pytest.mark.parametrize("exporter", tracing.OPSETS)
 def test_dropout_that_torch_runs_again_in_its_backward_pass_passes_the_check(exporter: str, tmp_path: Path) -> None:
     def saved(part: nn.Module, y: Tensor) -> Tensor:
