@@ -80,12 +80,12 @@ class WriteUpdates(InPlacePass):
         groups = members(self._updates.groups, {name: _dimensions(inputs[name]) for name in roles.parameters})
         chosen = self._chosen(graph, roles, inputs) if self._updates.within_step else {}
         self._write(graph, chosen, roles, inputs, groups)
-        deferred = [name for name in roles.parameters if name not in chosen]
+        later = [name for name in roles.parameters if name not in chosen]
         if self._planned and self._updates.accumulation_steps == 1:
-            _write_gradients(graph, roles, deferred, inputs)
+            _write_gradients(graph, roles, later, inputs)
         _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
         count_runs(graph)
-        kept = {name: roles.buffers[name] for name in deferred}
+        kept = {name: roles.buffers[name] for name in later}
         flag = roles.flag if any(value.name == roles.flag for value in graph.inputs) else ""
         description = Description(
             updates=self._updates,

@@ -126,7 +126,8 @@ def _update_of_table(tensors: int) -> StorageRule:
             return StorageWork(tensors * table_bytes, tensors * table_bytes, 2 * tensors)
         pages = _changed_pages(call)
         moved = tensors * min(pages * PAGE_BYTES, table_bytes)
-        rates_bytes = -(-MOST_MISSED * call.input(1).size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+        kept_bytes = MOST_MISSED * call.input(1).size_bytes + _ELEMENT_BYTES  # the rates, and where the next ones go
+        rates_bytes = -(-kept_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
         return StorageWork(moved, moved + rates_bytes, 2 * tensors * pages + 1)
 
     return rule
