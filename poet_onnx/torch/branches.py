@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import PoetWarning
+from poet_onnx.torch.modes import answered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,18 +30,13 @@ _SHOWN = 3
 def watched(places: dict[str, None]) -> Iterator[None]:
     """Add the places where a tensor becomes true or false in this context, if torch traces and it is no size."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
-    class Watching(TorchFunctionMode):
-        """Looks at each call of torch."""
+    def watch(func: Any, args: Any, kwargs: Any) -> Any:
+        if func is torch.Tensor.__bool__ and torch._C._get_tracing_state() and _is_of_data(args[0]):
+            places[_place()] = None
+        return func(*args, **kwargs)
 
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Add the place of a decision."""
-            if func is torch.Tensor.__bool__ and torch._C._get_tracing_state() and _is_of_data(args[0]):
-                places[_place()] = None
-            return func(*args, **(kwargs or {}))
-
-    with Watching():
+    with answered(watch):
         yield
 
 

@@ -17,6 +17,7 @@ from poet_onnx.gradients.forward.random_masks import UNIFORM, filled
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import replace_nodes
 from poet_onnx.torch.drops import CHANNELS, LAYERS, PLAIN, SHIFTED
+from poet_onnx.torch.modes import answered
 
 _PLACE = 0.37
 """What stands for drawn numbers lies this share of the width above the lowest, or of the scale above the mean."""
@@ -51,19 +52,13 @@ def _fixed(node: ir.Node) -> list[ir.Node]:
 @contextmanager
 def calm_torch() -> Iterator[None]:
     """Let torch drop nothing and draw the fixed numbers, in this context."""
-    from torch.overrides import TorchFunctionMode
-
     known = _known()
 
-    class Calm(TorchFunctionMode):
-        """Looks at each call of torch."""
+    def calm(func: Any, args: Any, kwargs: Any) -> Any:
+        answer = known.get(func)
+        return func(*args, **kwargs) if answer is None else answer(func, args, kwargs)
 
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Answer what draws random numbers."""
-            answer = known.get(func)
-            return func(*args, **(kwargs or {})) if answer is None else answer(func, args, kwargs or {})
-
-    with Calm():
+    with answered(calm):
         yield
 
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import listed
+from poet_onnx.torch.modes import answered
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,20 +76,15 @@ def recorded_drops(module: nn.Module, drops: list[Drop]) -> Iterator[None]:
         module: whose parts make the calls.
         drops: the list.
     """
-    from torch.overrides import TorchFunctionMode
 
-    class Recording(TorchFunctionMode):
-        """Looks at each call of torch."""
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Note what a call drops."""
-            drop = drop_of(func, args, kwargs or {}, module)
-            if drop is not None:
-                drops.append(drop)
-            return func(*args, **(kwargs or {}))
+    def record(func: Any, args: Any, kwargs: Any) -> Any:
+        drop = drop_of(func, args, kwargs, module)
+        if drop is not None:
+            drops.append(drop)
+        return func(*args, **kwargs)
 
     drops.clear()
-    with Recording():
+    with answered(record):
         yield
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.forward.patterns import is_op
+from poet_onnx.gradients.forward.patterns import is_op, number
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import replace_nodes
 
@@ -39,8 +39,8 @@ def keep_log_sigmoids(model: ir.Model) -> None:
             value = made[-1].outputs[0]
         made.append(ir.Node("", "Softplus", [value]))
         end = ir.Node("", "Neg", made[-1].outputs, name=log.name)
-        for number, node in enumerate(made):
-            node.name = node.outputs[0].name = f"{log.name}/{node.op_type.lower()}/{number}"
+        for place, node in enumerate(made):
+            node.name = node.outputs[0].name = f"{log.name}/{node.op_type.lower()}/{place}"
         replace_nodes(graph, [log], [*made, end], log.outputs)
     _drop_unread(graph)
 
@@ -79,8 +79,7 @@ def _lacking(node: ir.Node) -> ir.Value | None:
 def _is_one(value: ir.Value | None) -> bool:
     while value is not None and is_op(value.producer(), "Cast", "CastLike"):
         value = value.producer().inputs[0]  # type: ignore[union-attr]
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return tensor is not None and tensor.size == 1 and float(tensor.numpy().reshape(())) == 1
+    return number(value) == 1
 
 
 def _drop_unread(graph: ir.Graph) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, PoetWarning, listed
-from poet_onnx.gradients.forward.patterns import is_op
+from poet_onnx.gradients.forward.patterns import is_op, number
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.torch.calls import wrap
 from poet_onnx.torch.drops import Drop, drop_of
+from poet_onnx.torch.modes import answered
 from poet_onnx.torch.reference import RAISED
 from poet_onnx.torch.untouched import untouched
 
@@ -84,14 +85,9 @@ def _dropping(model: ir.Model) -> Iterator[tuple[float, str]]:
         for node in graph.all_nodes():
             if not is_op(node, "Dropout"):
                 continue
-            ratio, training = (*(_constant(value) for value in node.inputs[1:]), None, None)[:2]
+            ratio, training = (*map(number, node.inputs[1:]), None, None)[:2]
             if ratio and training:
                 yield _key(ratio), module_of(node)
-
-
-def _constant(value: ir.Value | None) -> float | None:
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(()))
 
 
 def _key(ratio: float) -> float:
@@ -133,28 +129,23 @@ def _leading(module: nn.Module, example_inputs: Any) -> list[Drop]:
 def _marking(module: nn.Module, marks: list[tuple[Drop, Tensor]]) -> Iterator[None]:
     """Add a zero of its own to the results of each call that drops, in this context."""
     import torch
-    from torch.overrides import TorchFunctionMode
     from torch.utils import _pytree as pytree
 
-    class Marking(TorchFunctionMode):
-        """Looks at each call of torch."""
+    def mark(func: Any, args: Any, kwargs: Any) -> Any:
+        found = func(*args, **kwargs)
+        drop = drop_of(func, args, kwargs, module)
+        if drop is None:
+            return found
+        zero = torch.zeros((), requires_grad=True)
+        marks.append((drop, zero))
+        in_place = any(each is found for each in (*args, *kwargs.values()))
 
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Mark the results."""
-            found = func(*args, **(kwargs or {}))
-            drop = drop_of(func, args, kwargs or {}, module)
-            if drop is None:
-                return found
-            mark = torch.zeros((), requires_grad=True)
-            marks.append((drop, mark))
-            in_place = any(each is found for each in (*args, *(kwargs or {}).values()))
+        def add(each: Any) -> Any:
+            if not isinstance(each, torch.Tensor) or not each.is_floating_point():
+                return each
+            return each.add_(zero) if in_place else each + zero
 
-            def add(each: Any) -> Any:
-                if not isinstance(each, torch.Tensor) or not each.is_floating_point():
-                    return each
-                return each.add_(mark) if in_place else each + mark
+        return pytree.tree_map(add, found)
 
-            return pytree.tree_map(add, found)
-
-    with Marking():
+    with answered(mark):
         yield

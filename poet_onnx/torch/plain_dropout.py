@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import InputError
 from poet_onnx.torch.drops import CHANNELS, LAYERS, SHIFTED, drop_of, given
+from poet_onnx.torch.modes import answered
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,27 +32,20 @@ def with_plain_dropouts(module: nn.Module, *, in_place: bool) -> Iterator[None]:
         module: whose parts make the calls.
         in_place: whether a dropout in place is one of these; the legacy exporter keeps it as it is.
     """
-    from torch.overrides import TorchFunctionMode
-
     written, refused = _written(in_place=in_place), _refused()
 
-    class Writing(TorchFunctionMode):
-        """Looks at each call of torch."""
+    def write(func: Any, args: Any, kwargs: Any) -> Any:
+        drop = drop_of(func, args, kwargs, module)
+        if drop is not None and func in refused:
+            raise InputError(
+                f"{drop} drops numbers with p={drop.ratio:g} as no operator of ONNX does, and would do so in"
+                " evaluation, too: write nn.Dropout in its place, or train without it (p=0)."
+            )
+        if drop is None or func not in written:
+            return func(*args, **kwargs)
+        return written[func](func, args, kwargs)
 
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Write what drops."""
-            kwargs = kwargs or {}
-            drop = drop_of(func, args, kwargs, module)
-            if drop is not None and func in refused:
-                raise InputError(
-                    f"{drop} drops numbers with p={drop.ratio:g} as no operator of ONNX does, and would do so in"
-                    " evaluation, too: write nn.Dropout in its place, or train without it (p=0)."
-                )
-            if drop is None or func not in written:
-                return func(*args, **kwargs)
-            return written[func](func, args, kwargs)
-
-    with Writing():
+    with answered(write):
         yield
 
 

@@ -39,7 +39,7 @@ class Step:
         gradients: by parameter; those that have none are not there.
         buffers: what they are after the step.
         draws: whether numbers were drawn from torch's generator.
-        changed: parameters that the forward pass itself changed.
+        changed: parameters that the forward pass itself changed, of a step that is not kept.
     """
 
     loss: float
@@ -133,10 +133,11 @@ class Reference:
 
         with torch.random.fork_rng(devices=[]), contextlib.nullcontext() if keep else untouched(self._module):
             self._take(values)
-            state, before = torch.get_rng_state(), self._marks()
+            state = torch.get_rng_state()
+            before = {} if keep else {name: self._mark(name) for name in self.parameters}
             with self._precision(), calm_torch(), recorded_drops(self._module, self.dropped):
                 loss = self._loss(batch)
-            changed = tuple(name for name, mark in self._marks().items() if mark != before[name])
+            changed = tuple(name for name, mark in before.items() if mark != self._mark(name))
             draws = not torch.equal(state, torch.get_rng_state())
             self._forget_gradients()
             if loss.requires_grad:
@@ -176,10 +177,10 @@ class Reference:
         outputs: Sequence[Tensor] = torch.func.functional_call(self._call.wrapper, named, inputs)
         return outputs
 
-    def _marks(self) -> dict[str, tuple[int, str]]:
-        """Return of each parameter how often it was written to, which `.data` hides, and the sum of its numbers."""
-        given = {name: self.tensors[name] for name in self.parameters}
-        return {name: (each._version, str(each.detach().sum())) for name, each in given.items()}
+    def _mark(self, name: str) -> tuple[int, str]:
+        """Return how often a parameter was written to, which `.data` hides, and the sum of its numbers."""
+        tensor = self.tensors[name]
+        return tensor._version, str(tensor.detach().sum())
 
     def _forget_gradients(self) -> None:
         for name in self.parameters:

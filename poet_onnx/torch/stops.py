@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.registry import STOPS_GRADIENT
 from poet_onnx.torch.functions import around_functions
+from poet_onnx.torch.modes import answered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +27,6 @@ def marked() -> Iterator[None]:
     The forward of an `autograd.Function` runs without gradients, and has one all the same: it is not marked.
     """
     import torch
-    from torch.overrides import TorchFunctionMode
     from torch.utils import _pytree as pytree
 
     stop = operator()
@@ -34,24 +34,21 @@ def marked() -> Iterator[None]:
 
     running: list[Any] = []
 
-    class Marking(TorchFunctionMode):
-        """Looks at each call of torch."""
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Mark the result of a call that cuts it off from what it is computed of."""
-            found = func(*args, **(kwargs or {}))
-            if func is torch.nn.functional.embedding:
-                return _padded(found, *args, **(kwargs or {}))
-            if func is torch.nn.functional.scaled_dot_product_attention:
-                return _laid_out(found, *args, **(kwargs or {}))
-            if running or (func not in detaching and torch.is_grad_enabled()):
-                return found
-            if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.requires_grad:
-                return found
-            given = pytree.tree_leaves((args, kwargs))
-            if any(isinstance(each, torch.Tensor) and each.requires_grad for each in given):
-                return stop(found)
+    def mark(func: Any, args: Any, kwargs: Any) -> Any:
+        """Mark the result of a call that cuts it off from what it is computed of."""
+        found = func(*args, **kwargs)
+        if func is torch.nn.functional.embedding:
+            return _padded(found, *args, **kwargs)
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _laid_out(found, *args, **kwargs)
+        if running or (func not in detaching and torch.is_grad_enabled()):
             return found
+        if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.requires_grad:
+            return found
+        given = pytree.tree_leaves((args, kwargs))
+        if any(isinstance(each, torch.Tensor) and each.requires_grad for each in given):
+            return stop(found)
+        return found
 
     def unmarked(function: Any, run: Callable[[], Any], *_: Any) -> Any:
         running.append(function)
@@ -60,7 +57,7 @@ def marked() -> Iterator[None]:
         finally:
             running.pop()
 
-    with around_functions(unmarked), Marking():
+    with around_functions(unmarked), answered(mark):
         yield
 
 

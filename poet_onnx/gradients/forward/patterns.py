@@ -65,8 +65,9 @@ def other_input(node: ir.Node, value: ir.Value) -> ir.Value:
 
 
 def number(value: ir.Value | None) -> float | None:
-    """Return the number that a value always is, if it is a constant of one element."""
-    tensor = value.const_value if value is not None and not value.is_graph_input() else None
+    """Return the number that a value always is, if it is a constant of one element, or a node's that makes one."""
+    is_fixed = value is not None and not value.is_graph_input()
+    tensor = ir.convenience.get_const_tensor(value) if value is not None and is_fixed else None
     if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
         return None
     return float(np.asarray(tensor.numpy()).reshape(()))
