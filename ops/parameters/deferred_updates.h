@@ -27,6 +27,8 @@ class DeferredTable {
   uint64_t first() const { return first_; }  // the table; its optimizer's tensors are behind it
   uint64_t tensors() const { return tensors_; }
   uint64_t rate_count() const;
+  // Whether these are the table and all of its optimizer's tensors.
+  bool is(uint64_t tensor, uint64_t tensors) const { return tensor == first_ && tensors == tensors_; }
   bool has(uint64_t tensor) const { return tensor >= first_ && tensor < first_ + tensors_; }
   uint64_t missed(const ParameterFile& file, uint64_t page) const { return file.missed(first_, page); }
 

@@ -240,7 +240,7 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
                             const std::function<void(const Part&)>& change, bool overwrites) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const DeferredTable* const table = deferred(tensor);
-  if (table != nullptr && (table->first() != tensor || table->tensors() != tensors))
+  if (table != nullptr && !table->is(tensor, tensors))
     throw Error("tensor " + std::to_string(tensor) + " of the store in " + directory_ + " has other moments");
   for (uint64_t i = 0; i < tensors; ++i) {
     require_range(tensor + i, first * sizeof(float), count * sizeof(float));
@@ -255,7 +255,7 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
     const uint64_t page = first / kPageElements, begin = first % kPageElements;
     const uint64_t some = std::min(end - first, kPageElements - begin);
     const bool is_whole = some * sizeof(float) == file_->page_bytes(tensor, page);
-    if (table != nullptr && table->missed(*file_, page) != 0)
+    if (lagging(tensor, page) != nullptr)
       read_made_up(*table, page);
     else
       for (uint64_t i = 0; i < tensors; ++i)
@@ -274,7 +274,7 @@ void ParameterStore::update_pages(uint64_t tensor, uint64_t tensors, const std::
                                   const float* rates, const std::function<void(const Part&)>& change) {
   const std::lock_guard<std::mutex> lock(mutex_);
   DeferredTable* const table = deferred(tensor);
-  if (table == nullptr || table->first() != tensor || table->tensors() != tensors)
+  if (table == nullptr || !table->is(tensor, tensors))
     throw Error("the store in " + directory_ + " has no rates of the updates of tensor " + std::to_string(tensor));
   held_tensor_ = kNoTensor;
   ParameterFile::Change whole(*file_);

@@ -10,9 +10,9 @@ from poet_onnx.costing.flops import storage_work
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.operators import StorageWork, quantized, spec_of
 from poet_onnx.graph.operators.spec import Call
-from poet_onnx.graph.operators.stored import PAGE_BYTES, updated_bytes
+from poet_onnx.graph.operators.stored import PAGE_BYTES, updated_bytes, whole_blocks
 
-_ELEMENT_BYTES, _BLOCK_BYTES = 4, 4096
+_ELEMENT_BYTES = 4
 _COMMIT_BYTES, _COMMIT_BYTES_PER_PAGE = 16 << 10, 16
 """Of a commit: what is said in it and the blocks that it begins and ends in; and a checksum with a place for each page
 (ops/parameters/parameter_file.cpp)."""
@@ -93,13 +93,8 @@ def commit_work(graph: TrainingGraph) -> StorageWork | None:
         return None
     small = [tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _COMMITTED]
     pages = len(small) + sum(-(-size_bytes // PAGE_BYTES) for size_bytes in stored.values())
-    written_bytes = sum(map(resident_commit_bytes, small)) + _COMMIT_BYTES + pages * _COMMIT_BYTES_PER_PAGE
+    written_bytes = sum(map(whole_blocks, small)) + _COMMIT_BYTES + pages * _COMMIT_BYTES_PER_PAGE
     return StorageWork(0, written_bytes, len(small) + _COMMIT_WRITES)
-
-
-def resident_commit_bytes(size_bytes: int) -> int:
-    """Return what a commit writes of a tensor of so many bytes that changes in RAM: whole blocks."""
-    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def store_written_bytes(graph: TrainingGraph) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from poet_onnx.costing.store_traffic import resident_commit_bytes, stored_bytes, trained_bytes
+from poet_onnx.costing.store_traffic import stored_bytes, trained_bytes
 from poet_onnx.description.metadata import handle_name
 from poet_onnx.graph.operators import StorageWork
+from poet_onnx.graph.operators.stored import whole_blocks
 from poet_onnx.rewriting.baseline import Baseline
 
 MOST_LEVELS = 8
@@ -66,5 +67,5 @@ def levels(whole: Baseline) -> list[Level]:
 def _commit_seconds(whole: Baseline, names: Iterable[str]) -> dict[str, float]:
     """Return how long commits write, by name of a handle, what a step updates in the store once it is in RAM."""
     trained, channel = trained_bytes(whole.graph), whole.costs.channel
-    works = {name: StorageWork(0, resident_commit_bytes(trained.get(name, 0)), int(name in trained)) for name in names}
+    works = {name: StorageWork(0, whole_blocks(trained.get(name, 0)), int(name in trained)) for name in names}
     return {name: 0.0 if channel is None else channel.transfer_seconds(work) for name, work in works.items()}

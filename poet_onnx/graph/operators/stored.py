@@ -91,15 +91,21 @@ def defers(rows: int, table: Sequence[int], tensors: int) -> bool:
         tensors: that the optimizer changes, the table among them.
     """
     table_bytes = _ELEMENT_BYTES * math.prod(table)
-    read = _pages(rows, table_bytes // table[0], table_bytes)
-    return 3 * tensors * read < read + 2 * tensors * _pages(table[0], table_bytes // table[0], table_bytes)
+    read = _pages(rows, table[0], table_bytes)
+    return 3 * tensors * read < read + 2 * tensors * -(-table_bytes // PAGE_BYTES)
 
 
-def _pages(rows: int, row_bytes: int, table_bytes: int) -> int:
-    """Return on how many pages of a table so many rows lie at most."""
+def _pages(rows: int, all_rows: int, table_bytes: int) -> int:
+    """Return on how many pages of a table some of its rows lie at most."""
+    row_bytes = table_bytes // max(1, all_rows)
     small, large = sorted((max(1, row_bytes), PAGE_BYTES))
     crossing = large % small != 0
     return min(rows * (-(-row_bytes // PAGE_BYTES) + crossing), -(-table_bytes // PAGE_BYTES))
+
+
+def whole_blocks(size_bytes: int) -> int:
+    """Return what a store writes of so many bytes: whole blocks."""
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _pages_of_rows(call: Call) -> StorageWork:
@@ -107,7 +113,7 @@ def _pages_of_rows(call: Call) -> StorageWork:
     table = call.integers("table")
     table_bytes, tensors = _ELEMENT_BYTES * math.prod(table), call.integer("tensors", 1)
     rows = elements(call.input(1))
-    pages = _pages(rows, table_bytes // max(1, table[0]), table_bytes)
+    pages = _pages(rows, table[0], table_bytes)
     return StorageWork(tensors * min(pages * PAGE_BYTES, table_bytes), 0, tensors * max(rows, pages))
 
 
@@ -127,8 +133,7 @@ def _update_of_table(tensors: int) -> StorageRule:
         pages = _changed_pages(call)
         moved = tensors * min(pages * PAGE_BYTES, table_bytes)
         kept_bytes = MOST_MISSED * call.input(1).size_bytes + _ELEMENT_BYTES  # the rates, and where the next ones go
-        rates_bytes = -(-kept_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
-        return StorageWork(moved, moved + rates_bytes, 2 * tensors * pages + 1)
+        return StorageWork(moved, moved + whole_blocks(kept_bytes), 2 * tensors * pages + 1)
 
     return rule
 
@@ -145,9 +150,9 @@ def _work_of_table(flops: int, tensors: int) -> WorkRule:
 
 def _changed_pages(call: Call) -> int:
     """Return how many pages of a table a step changes at most whose update is deferred for the others."""
-    table_bytes, rows = _table_bytes(call), call.integer("rows", 0)
-    pages = _pages(rows, table_bytes // rows, table_bytes)
-    read = _pages(elements(call.input(3)), table_bytes // rows, table_bytes)
+    table_bytes = _table_bytes(call)
+    pages = -(-table_bytes // PAGE_BYTES)
+    read = _pages(elements(call.input(3)), call.integer("rows", 0), table_bytes)
     return min(pages, read + -(-pages // MOST_MISSED))
 
 
