@@ -47,7 +47,6 @@ class _Backward:
         node: that makes the gradient of the images, or a view of it, and reads what it is computed of first.
         d_y: what that is computed of.
         made: the gradient.
-        is_gemm: a product of matrices makes it.
         loaded: nodes between the loads and it.
         gradient: nodes from the product that is the filters' gradient to the update, first to last.
         update: in the store.
@@ -56,7 +55,6 @@ class _Backward:
     node: ir.Node
     d_y: ir.Value
     made: ir.Value
-    is_gemm: bool
     loaded: tuple[ir.Node, ...]
     gradient: tuple[ir.Node, ...]
     update: ir.Node
@@ -84,7 +82,7 @@ class ConvLayer:
             if len(load.inputs) > 1 or takes_transposed(load) or len(sizes_of(value)) != 4 or value.is_graph_output():
                 return None
             for node, index in value.uses():
-                (convolutions if index == _FILTERS and _slides(node, "Conv") else others).append(node)
+                (convolutions if index == _FILTERS and _is_convolution(node) else others).append(node)
         return cls(handle, loads, convolutions, others) if convolutions else None
 
     def comparisons(self, *, backward: bool) -> Iterator[tuple[ConvComparison, ...]]:
@@ -134,9 +132,8 @@ class ConvLayer:
 
     def _gradients(self, made: ConvComparison, found: _Backward) -> tuple[ConvComparison, ...]:
         shape, filters, panel, windows = made.image, made.filters, made.panel_rows, made.windows
-        ends = tuple(found.node.attributes.get_ints("pads", (0, 0, 0, 0)))[2:]
-        extra = tuple(found.node.attributes.get_ints("output_padding", (0, 0)))
-        spread = ConvComparison(IMAGE, shape, filters, panel, windows, ends, extra, is_gemm=found.is_gemm)
+        together = found.node.attributes.get_int("images", 1)
+        spread = ConvComparison(IMAGE, shape, filters, panel, windows, images=together)
         return spread, ConvComparison(FILTERS, shape, filters, panel, windows)
 
     def _saves(self, made: ConvComparison, *, backward: bool) -> bool:
@@ -165,15 +162,21 @@ class ConvLayer:
         gradient = _weight_gradient(update.inputs[0], d_y, x, convolution)
         if sizes_of(made) != sizes_of(x) or not gradient:
             return None
-        return _Backward(node, d_y, made, bool(loaded), loaded, gradient, update)
+        return _Backward(node, d_y, made, loaded, gradient, update)
 
 
-def _slides(node: ir.Node, operator: str) -> bool:
+def _is_convolution(node: ir.Node) -> bool:
     """Return whether a node is a convolution of images of two dimensions, without groups and with pads that it says."""
     attributes = node.attributes
     is_plain = attributes.get_int("group", 1) == 1 and attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
-    is_one = node.op_type == operator and node.domain in ONNX_DOMAINS and is_plain
+    is_one = node.op_type == "Conv" and node.domain in ONNX_DOMAINS and is_plain
     return is_one and "output_shape" not in attributes and len(sizes_of(node.outputs[0])) == 4
+
+
+def _slides_so(node: ir.Node, windows: Windows) -> bool:
+    """Return whether a gradient of a convolution has its windows, and no groups."""
+    ways = {name: tuple(node.attributes.get_ints(name, ())) for name in vars(windows)}
+    return ways == vars(windows) and node.attributes.get_int("group", 1) == 1
 
 
 def _windows(node: ir.Node) -> Windows:
@@ -192,12 +195,9 @@ def _spread(convolution: ir.Node, node: ir.Node) -> tuple[ir.Node, ir.Value, ir.
     It comes with what it is computed of, the gradient, and nodes that stand between it and what loads the filters.
     """
     windows = _windows(convolution)
-    if _slides(node, "ConvTranspose") and len(node.inputs) == 2 and node.inputs[0] is not None:
-        begins = tuple(node.attributes.get_ints("pads", (0, 0, 0, 0)))[:2]
-        ways = [tuple(node.attributes.get_ints(name, (1, 1))) for name in ("strides", "dilations")]
-        if (begins, *ways) == (windows.begins, windows.strides, windows.dilations):
-            return node, node.inputs[0], node.outputs[0], ()
-        return None
+    if (node.op_type, node.domain) == ("ConvDataGradient", POET_DOMAIN):
+        d_y = node.inputs[0]
+        return (node, d_y, node.outputs[0], ()) if d_y is not None and _slides_so(node, windows) else None
     # Of single pixels it is the product of the filters as a matrix, transposed, and dY as one.
     product = _only_reader(node.outputs[0])
     is_view = _is_point(convolution) and node.op_type == "Reshape"
@@ -258,12 +258,10 @@ def _weight_gradient(value: ir.Value | None, d_y: ir.Value, x: ir.Value, convolu
     found = made_behind(value, through)
     if not found or (found[0].op_type, found[0].domain) != ("ConvWeightGradient", POET_DOMAIN):
         return ()
-    maker, windows = found[0], _windows(convolution)
-    ways = {name: tuple(maker.attributes.get_ints(name, ())) for name in vars(windows)}
+    maker = found[0]
     read = [each for each in maker.inputs if each is not None]
-    is_same = ways == vars(windows) and maker.attributes.get_int("group", 1) == 1
     are_same = [seen(each) for each in read] == [seen(d_y), seen(x)] and sizes_of(read[0]) == sizes_of(d_y)
-    return found if is_same and are_same else ()
+    return found if _slides_so(maker, _windows(convolution)) and are_same else ()
 
 
 def _only_reader(value: ir.Value) -> ir.Node | None:

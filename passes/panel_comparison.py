@@ -98,9 +98,8 @@ class ConvComparison:
         filters: how many there are.
         panel_rows: of them that are taken at a time.
         windows: that slide over the images.
-        ends: padding behind the image, as the whole operator has it.
-        output_padding: likewise.
-        is_gemm: a product of matrices makes the gradient of the image.
+        ends: padding behind the image.
+        images: of how many the whole gradient's columns are made at a time.
         is_biased: whether a bias is added.
     """
 
@@ -110,8 +109,7 @@ class ConvComparison:
     panel_rows: int
     windows: Windows
     ends: tuple[int, ...] = (0, 0)
-    output_padding: tuple[int, ...] = (0, 0)
-    is_gemm: bool = False
+    images: int = 1
     is_biased: bool = False
     compares: ClassVar[str] = "CompareConvolution"
 
@@ -124,9 +122,8 @@ class ConvComparison:
     def attributes(self) -> list[ir.Attr]:
         """Return those of the node that compares."""
         numbers = {"product": self.product, "panel_rows": self.panel_rows}
-        numbers |= {"whole": int(self.is_gemm), "biased": int(self.is_biased)}
-        lists = {"matrix": (self.filters, self.depth), "image": self.image}
-        lists |= {"ends": self.ends, "output_padding": self.output_padding}
+        numbers |= {"images": self.images, "biased": int(self.is_biased)}
+        lists = {"matrix": (self.filters, self.depth), "image": self.image, "ends": self.ends}
         return [*_attributes(numbers, lists), *self.windows.attributes]
 
     @property
@@ -148,7 +145,8 @@ class ConvComparison:
                 self.ends,
             )
         )
-        how = f"strides {strides}, dilations {dilations}, pads {begins} and {ends}{', Gemm' * self.is_gemm}"
+        how = f"strides {strides}, dilations {dilations}, pads {begins} and {ends}"
+        how += f", {self.images} images together" if self.images > 1 else ""
         how += ", with a bias" * self.is_biased
         return f"{way} of {image} with {self.filters} filters of {kernel} in panels of {self.panel_rows} ({how})"
 

@@ -1,10 +1,9 @@
 // CompareConvolution(any) -> same: whether a convolution, or a gradient of it, by panels of filters (filter_panels.h)
-// has the bits of the runtime's own operator on all of them, as ComparePanels does for matrices (compare_panels.cpp).
+// has the bits of the operator on all of them, as ComparePanels does for matrices (compare_panels.cpp).
 //
 // `product` says which: 0 the convolution, 1 the gradient of its images, 2 that of the filters. Besides the attributes
-// of ConvStored there are `image`, the shape of x, `ends`, the padding behind it, and `output_padding`, both as the
-// whole operator has them. `whole`: 1 where a Gemm makes the gradient of the images, which is theirs then; `biased`: a
-// Conv adds a bias.
+// of ConvStored there are `image`, the shape of x, and `ends`, the padding behind it. `images`: of how many the whole
+// gradient's columns are made at a time (conv_data.cpp); `biased`: a Conv adds a bias.
 #include "kernels/drawn_numbers.h"
 #include "kernels/filter_panels.h"
 #include "process/heap.h"
@@ -19,9 +18,9 @@ std::vector<int64_t> joined(std::vector<int64_t> first, const std::vector<int64_
   return first;
 }
 
-RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_gemm, bool is_biased) {
+RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_biased) {
   Attributes attributes(node.api());
-  if (product == Product::kFilters || is_gemm) {
+  if (product != Product::kConvolution) {
     attributes.add("transA", int64_t{product == Product::kImage});
     attributes.add("transB", int64_t{product == Product::kFilters});
     attributes.add("alpha", 1.0F);
@@ -33,9 +32,7 @@ RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_ge
   attributes.add("dilations", node.require_ints("dilations"));
   attributes.add("pads", joined(node.require_ints("begins"), node.require_ints("ends")));
   attributes.add("group", int64_t{1});
-  if (product == Product::kConvolution) return RuntimeOperator(node, {"Conv", "", 11}, attributes, is_biased ? 3 : 2);
-  attributes.add("output_padding", node.require_ints("output_padding"));
-  return RuntimeOperator(node, {"ConvTranspose", "", 11}, attributes, 2);
+  return RuntimeOperator(node, {"Conv", "", 11}, attributes, is_biased ? 3 : 2);
 }
 
 class CompareConvolution final : public Kernel {
@@ -44,9 +41,9 @@ class CompareConvolution final : public Kernel {
       : filters_(node),
         given_(node.require_shape("image")),
         product_(static_cast<Product>(node.require_nonnegative("product"))),
-        is_gemm_(node.require_nonnegative("whole") != 0),
+        images_(std::max<uint64_t>(node.require_nonnegative("images"), 1)),
         is_biased_(node.require_nonnegative("biased") != 0),
-        whole_(whole_operator(node, product_, is_gemm_, is_biased_)),
+        whole_(whole_operator(node, product_, is_biased_)),
         convolved_(node, filters_),
         spread_(node, filters_),
         weight_(node, filters_) {
@@ -78,14 +75,6 @@ class CompareConvolution final : public Kernel {
     const uint64_t first = panel.first * panels().columns();
     for (uint64_t i = 0; i < panel.rows * panels().columns(); ++i) to[i] = number(first + i, kMatrix);
   }
-  Floats gradients(Numbers& d_y) const {
-    if (!is_gemm_) return {d_y.data(), filters_.made_shape(batch())};
-    return Floats::of(d_y.data(), panels().rows(), filters_.windows.pixels());
-  }
-  Floats filters(Numbers& matrix) const {
-    return is_gemm_ ? Floats::of(matrix.data(), panels().rows(), panels().columns())
-                    : Floats{matrix.data(), whole_shape_};
-  }
   // The columns of images, so many of which stand side by side.
   Numbers seen(const Context& context, uint64_t beside) const {
     const Numbers x = numbers(batch() * image().size(), kImages);
@@ -102,7 +91,8 @@ class CompareConvolution final : public Kernel {
     {
       Numbers x = numbers(batch() * image().size(), kImages),
               matrix = numbers(panels().rows() * panels().columns(), kMatrix);
-      const Floats added = Floats::of(bias.data(), bias.size()), images{x.data(), given_}, all = filters(matrix);
+      const Floats added = Floats::of(bias.data(), bias.size()), images{x.data(), given_},
+                   all{matrix.data(), whole_shape_};
       whole_.run(context, {&images, &all, is_biased_ ? &added : nullptr},
                  {expected.data(), filters_.made_shape(batch())});
     }
@@ -116,27 +106,28 @@ class CompareConvolution final : public Kernel {
     return are_same(expected.data(), found.data(), found.size());
   }
 
+  // The columns of the images' gradient are compared: the sums of their taps are made of them in one way.
   bool compare_images(const Context& context) const {
-    Numbers d_y = numbers(batch() * filters_.made(), kGradient), expected(batch() * image().size());
+    const uint64_t depth = panels().columns(), pixels = filters_.windows.pixels(), all = batch() * pixels;
+    Numbers d_y = numbers(batch() * filters_.made(), kGradient), found(depth * all), spare(panels().rows() * all);
     {
-      Numbers matrix = numbers(panels().rows() * panels().columns(), kMatrix);
-      const Floats given = gradients(d_y), all = filters(matrix);
-      const Floats made{expected.data(),
-                        is_gemm_ ? Floats::of(nullptr, panels().columns(), size(2) * size(3)).shape : given_};
-      if (is_gemm_)
-        whole_.run(context, {&all, &given}, made);
-      else
-        whole_.run(context, {&given, &all}, made);
+      Numbers matrix(panels().most_rows() * depth);
+      panels().each([&](Panel panel) {
+        draw(panel, matrix.data());
+        spread_.run(context, panel, matrix.data(), d_y.data(), batch(), spare.data(), found.data());
+      });
     }
-    Numbers sums(batch() * columns()), matrix(panels().most_rows() * panels().columns()), found(image().size());
-    panels().each([&](Panel panel) {
-      draw(panel, matrix.data());
-      spread_.run(context, panel, matrix.data(), d_y.data(), batch(), sums.data());
-    });
+    Numbers matrix = numbers(panels().rows() * depth, kMatrix), expected(depth * std::min(batch(), images_) * pixels);
+    const Floats left = Floats::of(matrix.data(), panels().rows(), depth);
     bool are = true;
-    for (uint64_t n = 0; n < batch(); ++n) {
-      filters_.windows.image(image(), sums.data() + n * columns(), filters_.windows.pixels(), found.data());
-      are = are && are_same(expected.data() + n * found.size(), found.data(), found.size());
+    for (uint64_t first = 0; first < batch(); first += images_) {
+      const uint64_t count = std::min(images_, batch() - first), some = count * pixels;
+      float* const rows = d_y.data() + first * filters_.made();
+      const Floats right =
+          Floats::of(filters_.turned(context, {0, panels().rows()}, rows, count, spare.data()), panels().rows(), some);
+      whole_.run(context, {&left, &right}, Floats::of(expected.data(), depth, some));
+      for (uint64_t row = 0; row < depth; ++row)
+        are = are && are_same(&expected[row * some], &found[row * all + first * pixels], some);
     }
     return are;
   }
@@ -145,10 +136,8 @@ class CompareConvolution final : public Kernel {
     const uint64_t depth = panels().columns(), pixels = filters_.windows.pixels(), all = batch() * pixels;
     Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked = seen(context, batch());
     Numbers expected(panels().rows() * depth), spare(panels().rows() * all);
-    for (uint64_t row = 0; row < panels().rows(); ++row)
-      for (uint64_t n = 0; n < batch(); ++n)
-        std::memcpy(&spare[row * all + n * pixels], &d_y[n * filters_.made() + row * pixels], pixels * sizeof(float));
-    const Floats left = Floats::of(spare.data(), panels().rows(), all), right = Floats::of(looked.data(), depth, all);
+    float* const turned = filters_.turned(context, {0, panels().rows()}, d_y.data(), batch(), spare.data());
+    const Floats left = Floats::of(turned, panels().rows(), all), right = Floats::of(looked.data(), depth, all);
     whole_.run(context, {&left, &right}, Floats::of(expected.data(), panels().rows(), depth));
     Numbers found(panels().most_piece_rows() * depth);
     bool are = true;
@@ -164,7 +153,8 @@ class CompareConvolution final : public Kernel {
   const Filters filters_;
   const Shape given_;
   const Product product_;
-  const bool is_gemm_, is_biased_;
+  const uint64_t images_;
+  const bool is_biased_;
   const RuntimeOperator whole_;
   const ConvolvedPanels convolved_;
   const SpreadPanels spread_;

@@ -65,25 +65,24 @@ class ConvStoredBackward final : public Kernel {
     auto* const d_x = static_cast<float*>(context.output(0, x.layout.shape));
     context.output_true(1);
     const Room room(context, filters_, batch);
-    const uint64_t pixels = filters_.windows.pixels(), images = batch;
+    const uint64_t images = batch;
     filters_.windows.columns(context.workers(), image, batch, floats(x), 0, panels.columns(), room.seen);
     stored.update<Kind>(
         rates, room.matrix, room.gradient,
-        [&](Panel panel) { spread_.run(context, panel, room.matrix, floats(d_y), images, room.sums); },
+        [&](Panel panel) { spread_.run(context, panel, room.matrix, floats(d_y), images, room.turned, room.sums); },
         [&](Panel rows) { weight_.run(context, rows, floats(d_y), room.seen, images, room.turned, room.gradient); });
-    for (uint64_t n = 0; n < batch; ++n)
-      filters_.windows.image(image, room.sums + n * panels.columns() * pixels, pixels, d_x + n * image.size());
+    filters_.windows.images(context.workers(), image, image.channels, batch, room.sums, d_x);
   }
 
  private:
-  // A panel's filters, the columns of all images, those of their gradients, and of the filters' gradient a piece, for
-  // which rows of dY are turned, where there are several images.
+  // A panel's filters, the columns of all images, those of their gradients, and of the filters' gradient a piece. Where
+  // there are several images, a panel's rows of dY are turned.
   struct Room {
     Room(const Context& context, const Filters& filters, uint64_t batch)
         : rows(filters.panels.most_rows() * filters.panels.columns()),
           columns(batch * filters.panels.columns() * filters.windows.pixels()),
           piece(filters.panels.most_piece_rows() * filters.panels.columns()),
-          more(batch > 1 ? filters.panels.most_piece_rows() * batch * filters.windows.pixels() : 0),
+          more(batch > 1 ? filters.panels.most_rows() * batch * filters.windows.pixels() : 0),
           memory(context.api(), (rows + 2 * columns + piece + more) * sizeof(float)),
           matrix(memory.floats()),
           seen(matrix + rows),

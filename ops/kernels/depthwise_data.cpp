@@ -52,10 +52,7 @@ POET_WIDE void spread(float* d_x, const float* d_y, const float* weights, const 
 class DepthwiseDataGradient final : public Kernel {
  public:
   explicit DepthwiseDataGradient(const NodeInfo& node)
-      : rows_(read_axis(node, 0)), columns_(read_axis(node, 1)), image_(node.require_shape("image")) {
-    if (image_.rank() != 2 || std::min(image_.data()[0], image_.data()[1]) < 1)
-      throw Error("the attribute 'image' is " + to_string(image_) + ", but must be two sizes");
-  }
+      : rows_(read_axis(node, 0)), columns_(read_axis(node, 1)), image_(require_image(node)) {}
 
   void compute(Context& context) override {
     const Tensor gradient = context.input(0), weight = context.input(1);

@@ -34,28 +34,27 @@ void ConvolvedPanels::run(const Context& context, Panel panel, float* matrix, fl
   }
 }
 
-void SpreadPanels::run(const Context& context, Panel panel, float* matrix, float* d_y, uint64_t batch,
+float* Filters::turned(const Context& context, Panel rows, float* d_y, uint64_t batch, float* spare) const {
+  if (batch == 1) return d_y + rows.first * windows.pixels();
+  windows.made(context.workers(), panels.rows(), batch, d_y, rows.first, rows.rows, spare);
+  return spare;
+}
+
+void SpreadPanels::run(const Context& context, Panel panel, float* matrix, float* d_y, uint64_t batch, float* spare,
                        float* columns) const {
-  const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels();
-  const Floats left = Floats::of(matrix, panel.rows, depth);
-  for (uint64_t n = 0; n < batch; ++n) {
-    const Floats right = Floats::of(d_y + n * filters_.made() + panel.first * pixels, panel.rows, pixels);
-    const Floats sums = Floats::of(columns + n * depth * pixels, depth, pixels);
-    if (panel.first == 0)
-      first_.run(context, left, right, nullptr, sums);
-    else
-      next_.run(context, left, right, &sums, sums);
-  }
+  const uint64_t depth = filters_.panels.columns(), all = batch * filters_.windows.pixels();
+  const Floats left = Floats::of(matrix, panel.rows, depth), sums = Floats::of(columns, depth, all);
+  const Floats right = Floats::of(filters_.turned(context, panel, d_y, batch, spare), panel.rows, all);
+  if (panel.first == 0)
+    first_.run(context, left, right, nullptr, sums);
+  else
+    next_.run(context, left, right, &sums, sums);
 }
 
 void WeightPanels::run(const Context& context, Panel rows, float* d_y, float* columns, uint64_t batch, float* spare,
                        float* made) const {
-  const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels(), all = batch * pixels;
-  float* left = d_y + rows.first * pixels;
-  if (batch > 1) {
-    filters_.windows.made(context.workers(), filters_.panels.rows(), batch, d_y, rows.first, rows.rows, spare);
-    left = spare;
-  }
+  const uint64_t depth = filters_.panels.columns(), all = batch * filters_.windows.pixels();
+  float* const left = filters_.turned(context, rows, d_y, batch, spare);
   gemm_.run(context, Floats::of(left, rows.rows, all), Floats::of(columns, depth, all), nullptr,
             Floats::of(made, rows.rows, depth));
 }

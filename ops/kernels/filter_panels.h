@@ -3,8 +3,9 @@
 //
 // A convolution is the product of the filters and the image's columns, the gradient of its image that of the transposed
 // filters and dY, spread over the image, and the filters' gradient that of dY and the transposed columns. Each is done
-// by the runtime's Gemm, as its Conv and ConvTranspose do it: with panels of a multiple of 128 filters the bits are
-// theirs. Nobody promises it: CompareConvolution finds out whether it is so for a shape.
+// by the runtime's Gemm, as its Conv does it, and our ConvDataGradient and ConvWeightGradient: with panels of a
+// multiple of 128 filters the bits are theirs. Nobody promises it: CompareConvolution finds out whether it is so for a
+// shape.
 #pragma once
 
 #include "kernels/panels.h"
@@ -19,6 +20,9 @@ class Filters {
 
   const Panels panels;
   const Windows windows;
+
+  // Returns these rows of dY, with the images side by side: in `spare` where there are several.
+  float* turned(const Context& context, Panel rows, float* d_y, uint64_t batch, float* spare) const;
 
   struct Batch {
     uint64_t size;
@@ -50,8 +54,10 @@ class SpreadPanels {
       : filters_(filters),
         first_(node, RuntimeProduct::Operator::kGemm, true, false, false),
         next_(node, RuntimeProduct::Operator::kGemm, true, false, true) {}
-  // Adds to columns, of images that follow each other, what the panel's filters make of dY, or begins them.
-  void run(const Context& context, Panel panel, float* matrix, float* d_y, uint64_t batch, float* columns) const;
+  // Adds to columns, in which the images stand side by side, what the panel's filters make of dY, or begins them;
+  // `spare` has room for the panel's rows of dY, and is not needed for one image.
+  void run(const Context& context, Panel panel, float* matrix, float* d_y, uint64_t batch, float* spare,
+           float* columns) const;
 
  private:
   const Filters& filters_;

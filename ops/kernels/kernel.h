@@ -160,6 +160,7 @@ extern const OpDefinition kUpdateMomentum;
 extern const OpDefinition kUpdateAdam;
 extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
+extern const OpDefinition kConvDataGradient;
 extern const OpDefinition kConvWeightGradient;
 extern const OpDefinition kCountedDropout;
 extern const OpDefinition kCountedNormal;

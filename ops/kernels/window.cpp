@@ -32,6 +32,13 @@ Axis read_axis(const NodeInfo& node, size_t index) {
           entry(node, "begins", index, 0)};
 }
 
+Shape require_image(const NodeInfo& node) {
+  const Shape image = node.require_shape("image");
+  if (image.rank() != 2 || std::min(image.data()[0], image.data()[1]) < 1)
+    throw Error("the attribute 'image' is " + to_string(image) + ", but must be two sizes");
+  return image;
+}
+
 Windows::Windows(const NodeInfo& node)
     : rows_(read_axis(node, 0)),
       columns_(read_axis(node, 1)),
@@ -56,7 +63,11 @@ void Windows::each_run(const Image& image, uint64_t row, Use&& use) const {
 void Windows::row(const Image& image, const float* from, uint64_t row, float* to) const {
   std::fill_n(to, pixels(), 0.0F);
   each_run(image, row, [&](uint64_t place, uint64_t pixel, uint64_t count) {
-    for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * columns_.stride];
+    if (columns_.stride == 1) {
+      std::copy_n(from + pixel, count, to + place);
+    } else {
+      for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * columns_.stride];
+    }
   });
 }
 
@@ -76,12 +87,37 @@ void Windows::made(const Workers& workers, uint64_t filters, uint64_t batch, con
   });
 }
 
-void Windows::image(const Image& image, const float* columns, uint64_t pitch, float* to) const {
+// Adds up the columns of an image of one channel, whose rows are `pitch` floats apart.
+void Windows::plane(const Image& image, const float* columns, uint64_t pitch, float* to) const {
   std::fill_n(to, image.size(), 0.0F);
-  for (uint64_t row = 0; row < image.channels * taps(); ++row)
-    each_run(image, row, [&](uint64_t place, uint64_t pixel, uint64_t count) {
-      for (uint64_t k = 0; k < count; ++k) to[pixel + k * columns_.stride] += columns[row * pitch + place + k];
+  for (uint64_t tap = 0; tap < taps(); ++tap)
+    each_run(image, tap, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+      const float* const added = columns + tap * pitch + place;
+      if (columns_.stride == 1) {
+        for (uint64_t k = 0; k < count; ++k) to[pixel + k] += added[k];
+      } else {
+        for (uint64_t k = 0; k < count; ++k) to[pixel + k * columns_.stride] += added[k];
+      }
     });
+}
+
+void Windows::images(const Workers& workers, const Image& image, uint64_t channels, uint64_t batch,
+                     const float* columns, float* to) const {
+  const Image one{1, image.height, image.width};
+  const uint64_t pitch = batch * pixels();
+  each_range(workers, channels * batch, one.size() + taps() * pixels(), [&](uint64_t begin, uint64_t number) {
+    for (uint64_t each = begin; each < begin + number; ++each) {
+      const uint64_t n = each / channels, channel = each % channels;
+      plane(one, columns + channel * taps() * pitch + n * pixels(), pitch,
+            to + n * image.size() + channel * one.size());
+    }
+  });
+}
+
+bool Windows::are_pixels_of(const Image& image) const {
+  const bool plain =
+      taps() == 1 && rows_.stride == 1 && columns_.stride == 1 && rows_.begin == 0 && columns_.begin == 0;
+  return plain && image.height == height_ && image.width == width_;
 }
 
 }  // namespace poet

@@ -23,6 +23,9 @@ struct Axis {
 
 Axis read_axis(const NodeInfo& node, size_t index);  // throws Error
 
+// Returns rows and columns of an image that a node makes, its attribute `image`; throws Error.
+Shape require_image(const NodeInfo& node);
+
 struct Image {
   uint64_t channels;
   uint64_t height;
@@ -48,11 +51,16 @@ class Windows {
   // Writes likewise what is made of images, of which each has `filters` rows.
   void made(const Workers& workers, uint64_t filters, uint64_t batch, const float* from, uint64_t first, uint64_t count,
             float* to) const;
-  // Writes an image of the sums of what columns have for each pixel, tap after tap.
-  void image(const Image& image, const float* columns, uint64_t pitch, float* to) const;
+  // Writes so many channels of each image, on all threads: for each pixel the sum of what the columns of these channels
+  // have for it, tap after tap; in their rows the images stand side by side.
+  void images(const Workers& workers, const Image& image, uint64_t channels, uint64_t batch, const float* columns,
+              float* to) const;
+  // Whether each window is one pixel, and each pixel one window: columns are then the image.
+  bool are_pixels_of(const Image& image) const;
 
  private:
   void row(const Image& image, const float* from, uint64_t row, float* to) const;
+  void plane(const Image& image, const float* columns, uint64_t pitch, float* to) const;
   template <class Use>
   void each_run(const Image& image, uint64_t row, Use&& use) const;
 

@@ -166,6 +166,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kUpdateAdam,
                                            &kBatchNormalize,
                                            &kBatchNormalizeGradient,
+                                           &kConvDataGradient,
                                            &kConvWeightGradient,
                                            &kCountedDropout,
                                            &kCountedNormal,

@@ -11,6 +11,8 @@ transposed. Three expansions make it; which is the quickest, and which needs the
 With the operator library one node does what `taps` and `columns` say: it makes as many rows of the columns at a time as
 there are channels, or all. An image of two dimensions is then neither padded nor turned.
 
+The data's half has a node of the library, too, which takes small images together, and adds up on all threads.
+
 A depthwise convolution's gradients have operators of their own. Of the weight: the columns of one channel fit into a
 cache, those of all channels, which plain nodes need, do not. Of the data: the runtime's kernel runs on one thread.
 """
@@ -31,6 +33,7 @@ from poet_onnx.passes.lowering.windows import Window, read_window
 _INTERLEAVED_NANOSECONDS = 1.05  # for each element of the weight: written by its tap's product, moved to its place
 _SLICED_NANOSECONDS = 0.2  # for each element of the columns, where every tap is sliced
 _COLUMN_NANOSECONDS = 0.7  # for each element of the columns, where a convolution makes them
+_WIDE_PIXELS = 256  # of dY that are worth reading the weight for: of smaller images, several are taken together
 _KERNEL_CHANNELS, _KERNEL_TAPS = 4, 25  # most channels and fewest taps with which `kernel` is the quickest
 
 
@@ -136,6 +139,18 @@ def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
             image=sizes.image,
             **_window_attributes(window),
         )
+    if _has_images(builder, sizes):
+        return builder.op(
+            "ConvDataGradient",
+            builder.input(0),
+            builder.input(2),
+            domain=POET_DOMAIN,
+            image=sizes.image,
+            **_window_attributes(window),
+            pixels=sizes.pixels,
+            group=sizes.group,
+            images=min(sizes.batch, -(-_WIDE_PIXELS // math.prod(sizes.pixels))),
+        )
     begins, ends, extra = window.transposed(sizes.image, sizes.pixels)
     return builder.op(
         "ConvTranspose",
@@ -175,8 +190,7 @@ def _window_attributes(window: Window) -> dict[str, tuple[int, ...]]:
 
 def _is_depthwise(builder: LoweringBuilder, sizes: _Shapes) -> bool:
     """Return whether the operator library has a kernel for a half of the gradient."""
-    planes = sizes.group == sizes.channels > 1 and len(sizes.window.kernel) == 2
-    return builder.kernels and planes and builder.type(0).dtype == FLOAT
+    return sizes.group == sizes.channels > 1 and _has_images(builder, sizes)
 
 
 def _filters_first(builder: LoweringBuilder, value: ir.Value, sizes: _Shapes, *, channels: int) -> ir.Value:
@@ -210,10 +224,14 @@ def _by_taps(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shape
     return builder.reshape(interleaved, *sizes.weight)
 
 
+def _has_images(builder: LoweringBuilder, sizes: _Shapes) -> bool:
+    """Return whether the operator library has kernels for images of so many dimensions."""
+    return builder.kernels and len(sizes.window.kernel) == 2 and builder.type(0).dtype == FLOAT
+
+
 def _has_kernel(builder: LoweringBuilder, sizes: _Shapes) -> bool:
     """Return whether the operator library has a kernel for the weight's gradient; single pixels need no columns."""
-    images = len(sizes.window.kernel) == 2 and not sizes.window.is_point
-    return builder.kernels and images and builder.type(0).dtype == FLOAT
+    return _has_images(builder, sizes) and not sizes.window.is_point
 
 
 def _in_one_node(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes, *, columns: int) -> ir.Value:

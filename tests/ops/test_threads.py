@@ -134,6 +134,12 @@ CASES = {
     "CrossEntropyGradient of pixels": Case(
         "CrossEntropyGradient", (floats(2, 21, 33, 35), places(21, 2, 33, 35), floats(2, 33, 35)), (FLOAT,), {}
     ),
+    "ConvDataGradient": Case(
+        "ConvDataGradient",
+        (floats(3, 2 * CHANNELS, 11, 23), floats(2 * CHANNELS, CHANNELS, 3, 5)),
+        (FLOAT,),
+        {"image": [21, 23], **WINDOW, "pixels": [11, 23], "group": 1, "images": 2},
+    ),
     "ConvWeightGradient": Case(
         "ConvWeightGradient",
         (floats(3, 2 * CHANNELS, 11, 23), floats(*IMAGES)),

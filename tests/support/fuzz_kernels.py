@@ -387,7 +387,8 @@ class Model:
 
     def _depthwise(self) -> None:
         n, channels, rows, columns = self._shape(4)
-        gradient = self._input(FLOAT, (n, channels * self._random.randint(1, 2), rows, columns))
+        filters = channels * self._random.randint(1, 2)
+        gradient = self._input(FLOAT, (n, filters, rows, columns))
         kernel, strides, dilations = (tuple(self._random.randint(1, 3) for _ in range(2)) for _ in range(3))
         reach = [
             s * (size - 1) + d * (k - 1) + 1
@@ -402,6 +403,11 @@ class Model:
         made = [(FLOAT, (channels, channels, *kernel))]
         sizes = {"pixels": (rows, columns), "group": self._random.randint(1, 3), "columns": self._random.randint(1, 9)}
         self._add("ConvWeightGradient", [gradient, x], made, **window, **sizes)
+        per_group, groups = self._random.randint(1, 3), self._random.choice((1, channels))
+        image = tuple(self._random.randint(1, size) for size in reach)
+        sizes = {"pixels": (rows, columns), "group": groups, "images": self._random.randint(1, 4)}
+        weight, made = self._input(FLOAT, (filters, per_group, *kernel)), [(FLOAT, (n, per_group * groups, *image))]
+        self._add("ConvDataGradient", [gradient, weight], made, image=image, **window, **sizes)
 
 
 def run(seed: int, folder: Path) -> bool:

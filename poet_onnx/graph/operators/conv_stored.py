@@ -88,10 +88,11 @@ def room(call: Call) -> int:
 
 
 def room_for_gradients(call: Call) -> int:
-    """Return the same with what gradients need besides: as many columns, and a piece of the filters' gradient."""
+    """Return the same with what gradients need: as many columns, a piece of the filters' gradient, a panel's dY."""
     filters, depth, _ = sizes(call)
-    windows, rows = _windows(call), piece_rows(filters, depth, call.integer("panel_rows", 1))
-    turned = rows * windows if call.input(0).shape[0] > 1 else 0
+    panel = call.integer("panel_rows", 1)
+    windows, rows = _windows(call), piece_rows(filters, depth, panel)
+    turned = most_rows(filters, panel) * windows if call.input(0).shape[0] > 1 else 0
     return room(call) + _ELEMENT_BYTES * (depth * (windows + rows) + turned)
 
 
@@ -155,8 +156,7 @@ SPECS = [
                 Attribute("product", "INT", "The convolution, the gradient of its images or that of its filters."),
                 Attribute("image", "INTS", "Shape of the images."),
                 Attribute("ends", "INTS", "Padding behind the image."),
-                Attribute("output_padding", "INTS", "Of a ConvTranspose."),
-                Attribute("whole", "INT", "1 where a Gemm makes the gradient of the images."),
+                Attribute("images", "INT", "Of how many a whole gradient's columns are made at a time."),
                 Attribute("biased", "INT", "Whether a bias is added."),
             ),
         ),

@@ -32,6 +32,7 @@ _SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 _GROUP = 8  # kGroup in ops/kernels/vector_loops.h: floats that are summed apart
 _CACHE_LINE = 16  # floats
+_SLIDING = ("kernel", "strides")  # 1 where a window is a pixel
 
 
 def _conv_grad_shape(context: ShapeContext) -> list[TensorType]:
@@ -90,6 +91,12 @@ def _conv_transpose_flops(call: Call) -> int:
 def _depthwise_flops(call: Call) -> int:
     # Every element of dY meets one pixel under each tap of its filter.
     return 2 * elements(call.input(0)) * math.prod(call.output(0).shape[1:])
+
+
+def _data_gradient_shape(context: ShapeContext) -> list[TensorType]:
+    d_y, weight = context.type(0), context.type(1)
+    image = (int(size) for size in context.attributes["image"])
+    return [TensorType(d_y.dtype, (d_y.shape[0], weight.shape[1] * context.integer("group", 1), *image))]
 
 
 def _depthwise_data_flops(call: Call) -> int:
@@ -217,6 +224,29 @@ def _weight_gradient_rooms(call: Call) -> tuple[int, int, int]:
     return 4 * turned, 4 * columns * samples, 4 * product
 
 
+def _data_gradient_work(call: Call) -> Work:
+    """Return the work of (dY, W) -> dX: what ConvTranspose does, and the copy of dY of several images."""
+    turned_bytes, columns_bytes = _data_gradient_rooms(call)
+    times = call.integer("group", 1) * -(-call.input(0).shape[0] // call.integer("images", 1))
+    copied_bytes = turned_bytes + times * columns_bytes
+    moved_bytes = call.read_bytes + call.written_bytes + 2 * copied_bytes
+    return Work(_conv_transpose_flops(call), copied_bytes // 4, moved_bytes)
+
+
+def _data_gradient_rooms(call: Call) -> tuple[int, int]:
+    """Return the bytes of some images' dY side by side and of their columns: see ops/kernels/conv_data.cpp."""
+    d_y, d_x = call.input(0), call.output(0)
+    images, pixels = min(call.integer("images", 1), d_y.shape[0]), math.prod(d_y.shape[2:])
+    turned = elements(d_y) // d_y.shape[0] * images if images > 1 else 0
+    slides = any((*call.integers("begins"), *(size - 1 for name in _SLIDING for size in call.integers(name))))
+    is_direct = images <= 1 and not slides and d_x.shape[2:] == d_y.shape[2:]
+    return 4 * turned, 0 if is_direct else 4 * math.prod(call.input(1).shape[1:]) * images * pixels
+
+
+def _data_gradient_workspace(call: Call) -> int:
+    return sum(_data_gradient_rooms(call))
+
+
 def _weight_gradient_workspace(call: Call) -> int:
     return sum(_weight_gradient_rooms(call))
 
@@ -259,6 +289,24 @@ SPECS = [
         shape=_conv_transpose_grad_shape,
         work=product(_conv_transpose_grad_flops),
         cpu_kernel=False,
+    ),
+    OpSpec(
+        "ConvDataGradient",
+        POET_DOMAIN,
+        shape=_data_gradient_shape,
+        work=_data_gradient_work,
+        workspace=_data_gradient_workspace,
+        schema=Schema(
+            "ConvDataGradient(dY, W) -> dX: the images' gradient of a convolution.",
+            (("dX", "tensor(float)"),),
+            (
+                Attribute("image", "INTS", "Rows and columns of dX."),
+                *WINDOW,
+                PIXELS,
+                Attribute("group", "INT", "Groups of channels and filters."),
+                Attribute("images", "INT", "Images whose columns are made at once."),
+            ),
+        ),
     ),
     OpSpec(
         "ConvWeightGradient",

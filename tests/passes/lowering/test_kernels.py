@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ConvWeightGradient": {**WINDOW, "pixels": [5, 4], "group": 2, "columns": 7},
+    "ConvDataGradient": {"image": [5, 4], **WINDOW, "pixels": [5, 4], "group": 2, "images": 2},
     "DepthwiseDataGradient": {"image": [5, 4], **WINDOW},
     "DepthwiseWeightGradient": WINDOW,
     "GatedActivate": {"activation": 0},
@@ -29,6 +31,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 }
 OUTPUTS = {
     "ConvWeightGradient": [("dw", FLOAT, (6, 3, 3, 3))],
+    "ConvDataGradient": [("dx", FLOAT, X)],
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
     "DepthwiseDataGradient": [("dx", FLOAT, X)],
@@ -42,9 +45,11 @@ OUTPUTS = {
     "RmsNormalizeGradient": [("dx", FLOAT, ROWS)],
     "RmsNormalizeScaleGradient": [("ds", FLOAT, COLUMNS)],
 }
+WITH_WORKSPACE = {"ConvDataGradient", "ConvWeightGradient", "DepthwiseWeightGradient"}
 INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalize": [X, C, C, C, C, (3,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
+    "ConvDataGradient": [X, (6, 3, 3, 3)],
     "ConvWeightGradient": [X, X],
     "DepthwiseDataGradient": [X, (6, 1, 3, 3)],
     "DepthwiseWeightGradient": [X, X],
@@ -96,6 +101,12 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("BatchNormalize", 5, FLOAT, (2,), "input 5 .* must be 3 floats"),
         ("BatchNormalizeGradient", 1, FLOAT, (2, 6, 4, 5), "must be as input 0"),
         ("BatchNormalizeGradient", 3, FLOAT, (7,), "input 3 .* must be 6 floats"),
+        ("ConvDataGradient", 0, FLOAT, (2, 6, 4, 5), "no convolution's of 2 groups"),
+        ("ConvDataGradient", 0, FLOAT, (2, 5, 5, 4), "no convolution's of 2 groups"),
+        ("ConvDataGradient", 0, DOUBLE, X, "not of float"),
+        ("ConvDataGradient", 1, FLOAT, (5, 3, 3, 3), "no convolution's of 2 groups"),
+        ("ConvDataGradient", 1, FLOAT, (6, 3, 3, 2), "no convolution's of 2 groups"),
+        ("ConvDataGradient", 1, FLOAT, (6, 27), "no convolution's of 2 groups"),
         ("ConvWeightGradient", 0, FLOAT, (2, 6, 4, 5), "no convolution's of 2 groups"),
         ("ConvWeightGradient", 0, FLOAT, (2, 5, 5, 4), "no convolution's of 2 groups"),
         ("ConvWeightGradient", 1, FLOAT, (3, 6, 5, 4), "no convolution's of 2 groups"),
@@ -145,7 +156,7 @@ def test_unfit_windows_are_refused_when_the_session_is_made(name: str, value: An
         session("DepthwiseWeightGradient", inputs, **attributes)
 
 
-@pytest.mark.parametrize("op_type", sorted(set(OUTPUTS) - {"ConvWeightGradient", "DepthwiseWeightGradient"}))
+@pytest.mark.parametrize("op_type", sorted(set(OUTPUTS) - WITH_WORKSPACE))
 def test_kernels_without_a_workspace_allocate_their_outputs_alone(op_type: str) -> None:
     inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS[op_type]]
     running = session(op_type, inputs, **ATTRIBUTES.get(op_type, {}))
@@ -184,10 +195,11 @@ def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str
 
 
 @pytest.mark.parametrize("image", [[0, 4], [5], [-5, -4]])
-def test_an_image_without_pixels_is_refused(image: list[int]) -> None:
-    inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS["DepthwiseDataGradient"]]
+@pytest.mark.parametrize("op_type", ["ConvDataGradient", "DepthwiseDataGradient"])
+def test_an_image_without_pixels_is_refused(op_type: str, image: list[int]) -> None:
+    inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS[op_type]]
     with pytest.raises(RuntimeFailure, match=r"'image' is .*, but must be two sizes"):
-        session("DepthwiseDataGradient", inputs, image=image, **WINDOW)
+        session(op_type, inputs, **{**ATTRIBUTES[op_type], "image": image})
 
 
 @pytest.mark.parametrize("kernel", [(3, 3), (5, 2), (1, 4)])
@@ -196,25 +208,67 @@ def test_an_image_without_pixels_is_refused(image: list[int]) -> None:
 def test_an_inputs_gradient_has_the_bits_of_the_runtimes(
     kernel: tuple[int, int], stride: int, begin: int, dilation: int
 ) -> None:
-    batch, channels, pixels = 2, 5, (7, 11)
+    channels, pixels = 5, (7, 11)
     image = [(p - 1) * stride + (k - 1) * dilation + 1 - begin for p, k in zip(pixels, kernel, strict=True)]
-    window = {"strides": [stride] * 2, "dilations": [dilation] * 2}
+    window = {"kernel": kernel, "strides": [stride] * 2, "dilations": [dilation] * 2, "begins": [begin] * 2}
+    check_against_the_runtime("DepthwiseDataGradient", (2, channels, *pixels), (channels, 1, *kernel), image, **window)
+
+
+def check_against_the_runtime(
+    op_type: str, d_y: tuple[int, ...], weight: tuple[int, ...], image: Sequence[int], **attributes: Any
+) -> None:
+    """Check that images' gradients have the bits of ONNX Runtime's ConvTranspose."""
+    begins, strides, dilations = (attributes[name] for name in ("begins", "strides", "dilations"))
+    groups = attributes.get("group", weight[0])
+    reached = [
+        (p - 1) * s + (k - 1) * d + 1 - b
+        for p, s, k, d, b in zip(d_y[2:], strides, weight[2:], dilations, begins, strict=True)
+    ]
+    around = {
+        "pads": [*begins, *(max(0, reach - size) for reach, size in zip(reached, image, strict=True))],
+        "output_padding": [max(0, size - reach) for reach, size in zip(reached, image, strict=True)],
+    }
     nodes = [
         onnx.helper.make_node(
-            "ConvTranspose", ["dy", "w"], ["runtime"], pads=[begin, begin, 0, 0], group=channels, **window
+            "ConvTranspose", ["dy", "w"], ["runtime"], group=groups, strides=strides, dilations=dilations, **around
         ),
-        poet_node(
-            "DepthwiseDataGradient", ["dy", "w"], ["dx"], image=image, kernel=kernel, begins=[begin] * 2, **window
-        ),
+        poet_node(op_type, ["dy", "w"], ["dx"], image=image, **attributes),
     ]
-    shapes = {"dy": (batch, channels, *pixels), "w": (channels, 1, *kernel)}
+    shapes = {"dy": d_y, "w": weight}
     named = [(name, FLOAT, shape) for name, shape in shapes.items()]
-    made = [(name, FLOAT, (batch, channels, *image)) for name in ("runtime", "dx")]
+    made = [(name, FLOAT, (d_y[0], weight[1] * groups, *image)) for name in ("runtime", "dx")]
     running = onnxruntime.InferenceSession(make_model(nodes, named, made), session_options())
     random = np.random.default_rng(5)
     feeds = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     expected, found = running.run(None, feeds)
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("images", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("weight", "image", "sliding"),
+    [
+        ((4, 3, 3, 3), (5, 4), {"group": 2, "begin": 1}),
+        ((4, 6, 3, 3), (9, 8), {"stride": 2, "begin": 1}),
+        ((9, 2, 1, 1), (9, 7), {"group": 3, "stride": 2}),
+        ((9, 2, 1, 1), (9, 7), {"group": 3}),
+        ((8, 8, 5, 5), (8, 11), {"stride": 2, "dilation": 2, "begin": 4}),
+        ((257, 33, 3, 3), (4, 4), {"begin": 1}),
+        ((200, 300, 3, 3), (2, 2), {"begin": 1}),
+    ],
+)
+def test_images_gradients_have_the_bits_of_the_runtimes(
+    images: int, weight: tuple[int, ...], image: tuple[int, int], sliding: dict[str, int]
+) -> None:
+    """However many images are taken together: also where some are left, and where windows do not reach the end."""
+    stride, dilation, begin = sliding.get("stride", 1), sliding.get("dilation", 1), sliding.get("begin", 0)
+    pixels = [
+        (size + 2 * begin - dilation * (taps - 1) - 1) // stride + 1
+        for size, taps in zip(image, weight[2:], strict=True)
+    ]
+    window = {"kernel": weight[2:], "strides": [stride] * 2, "dilations": [dilation] * 2, "begins": [begin] * 2}
+    more = {"pixels": pixels, "group": sliding.get("group", 1), "images": images}
+    check_against_the_runtime("ConvDataGradient", (3, weight[0], *pixels), weight, image, **window, **more)
 
 
 def test_an_empty_batch_has_no_gradient() -> None:
@@ -225,6 +279,9 @@ def test_an_empty_batch_has_no_gradient() -> None:
     (d_w,) = run("ConvWeightGradient", inputs, **ATTRIBUTES["ConvWeightGradient"])
     assert d_w.shape == (6, 3, 3, 3)
     assert not d_w.any()
+    inputs[1] = (FLOAT, (6, 3, 3, 3))
+    (d_x,) = run("ConvDataGradient", inputs, **ATTRIBUTES["ConvDataGradient"])
+    assert d_x.shape == (0, 6, 5, 4)
     inputs[1] = (FLOAT, (6, 1, 3, 3))
     (d_x,) = run("DepthwiseDataGradient", inputs, **ATTRIBUTES["DepthwiseDataGradient"])
     assert d_x.shape == (0, 6, 5, 4)

@@ -106,4 +106,23 @@ def weight_gradient_cases() -> list[Case]:
     ]
 
 
-CASES = [*conv_cases(), *depthwise_cases(), *weight_gradient_cases()]
+def data_gradient_cases() -> list[Case]:
+    """Return gradients of images, whose kernel takes the columns of some, and their dY turned."""
+    window = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2], "pixels": [5, 8]}
+    point = {"kernel": [1, 1], "strides": [1, 1], "dilations": [1, 1], "begins": [0, 0], "pixels": [5, 8]}
+    return [
+        Case(
+            "ConvDataGradient",
+            ((batch, 12, 5, 8), (12, 6 // group, *sliding["kernel"])),
+            ((batch, 6, *image),),
+            {**sliding, "image": image, "group": group, "images": images},
+            "poet",
+        )
+        for sliding, image in ((window, [9, 8]), (point, [5, 8]))
+        for batch in (1, 3)
+        for group in (1, 2)
+        for images in (1, 2, 4)
+    ]
+
+
+CASES = [*conv_cases(), *depthwise_cases(), *weight_gradient_cases(), *data_gradient_cases()]

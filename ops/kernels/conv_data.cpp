@@ -1,0 +1,110 @@
+// The images' gradient of a convolution over images of two dimensions.
+//
+//   ConvDataGradient(dY, W) -> dX
+//       dY is [batch, filters, rows, columns], W [filters, channels / group, kernel] and dX [batch, channels, `image`],
+//       all float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows slide (window.h); `images`
+//       is of how many the columns are made at a time.
+//
+// It is the runtime's ConvTranspose, to the bit: in a group the columns of dX are the product of the transposed filters
+// and dY, and each pixel the sum of what columns have for it. Two things are quicker. The runtime multiplies image by
+// image, and small images make products so narrow that most of the time goes to reading the filters. And it adds
+// columns up on one thread. Single pixels need no columns: their product is dX.
+#include <algorithm>
+
+#include "kernels/kernel.h"
+#include "kernels/runtime_product.h"
+#include "kernels/window.h"
+#include "kernels/workspace.h"
+
+namespace poet {
+namespace {
+
+constexpr uint64_t kMostSpread = uint64_t{1} << 60;  // floats of columns: their bytes then fit into 64 bits
+
+class ConvDataGradient final : public Kernel {
+ public:
+  explicit ConvDataGradient(const NodeInfo& node)
+      : windows_(node),
+        kernel_(node.require_shape("kernel")),
+        image_(require_image(node)),
+        groups_(std::max<uint64_t>(node.require_nonnegative("group"), 1)),
+        at_once_(std::max<uint64_t>(node.require_nonnegative("images"), 1)),
+        product_(node, RuntimeProduct::Operator::kGemm, true, false, false) {}
+
+  void compute(Context& context) override {
+    const Tensor gradient = context.input(0), weight = context.input(1);
+    const Sizes sizes = read(gradient, weight);
+    Shape made = gradient.layout.shape;
+    made.data()[1] = static_cast<int64_t>(sizes.image.channels);
+    std::copy_n(image_.data(), 2, made.data() + 2);
+    auto* const d_x = static_cast<float*>(context.output(0, made));
+    if (sizes.batch == 0 || sizes.image.channels == 0) return;
+    if (sizes.filters == 0) {
+      std::fill_n(d_x, sizes.batch * sizes.image.size(), 0.0F);
+      return;
+    }
+    const uint64_t depth = sizes.image.channels / groups_ * windows_.taps(), pixels = windows_.pixels();
+    const uint64_t filters = groups_ * sizes.filters, most = std::min(at_once_, sizes.batch);
+    if (most > kMostSpread / (depth + filters) / pixels)
+      throw Error("columns of " + std::to_string(most) + " images are too many");
+    const bool is_direct = most == 1 && windows_.are_pixels_of(sizes.image);
+    const uint64_t turned = most > 1 ? filters * most * pixels : 0;
+    const Workspace room(context.api(), (turned + (is_direct ? 0 : depth * most * pixels)) * sizeof(float));
+    auto* const d_y = static_cast<float*>(gradient.data);
+    for (uint64_t first = 0; first < sizes.batch; first += most) {
+      const uint64_t count = std::min(most, sizes.batch - first);
+      float* rows = d_y + first * filters * pixels;
+      if (count > 1) {
+        windows_.made(context.workers(), filters, count, rows, 0, filters, room.floats());
+        rows = room.floats();
+      }
+      for (uint64_t group = 0; group < groups_; ++group) {
+        float* const to = d_x + first * sizes.image.size() + group * depth / windows_.taps() * sizes.plane();
+        float* const columns = is_direct ? to : room.floats() + turned;
+        const Floats filter =
+            Floats::of(static_cast<float*>(weight.data) + group * sizes.filters * depth, sizes.filters, depth);
+        product_.run(context, filter,
+                     Floats::of(rows + group * sizes.filters * count * pixels, sizes.filters, count * pixels), nullptr,
+                     Floats::of(columns, depth, count * pixels));
+        if (!is_direct) windows_.images(context.workers(), sizes.image, depth / windows_.taps(), count, columns, to);
+      }
+    }
+  }
+
+ private:
+  struct Sizes {
+    uint64_t batch, filters;  // filters are those of a group
+    Image image;
+
+    uint64_t plane() const { return image.height * image.width; }
+  };
+
+  Sizes read(const Tensor& d_y, const Tensor& weight) const {
+    const Shape& given = d_y.layout.shape;
+    const Shape& filters = weight.layout.shape;
+    const auto size = [](const Shape& shape, size_t axis) { return static_cast<uint64_t>(shape.data()[axis]); };
+    const bool four = given.rank() == 4 && filters.rank() == 4 && kernel_.rank() == 2;
+    if (!four || d_y.layout.dtype != kFloat || weight.layout.dtype != kFloat || size(given, 1) != size(filters, 0) ||
+        size(given, 1) % groups_ != 0 || filters.data()[2] != kernel_.data()[0] ||
+        filters.data()[3] != kernel_.data()[1] || size(given, 2) != windows_.height() ||
+        size(given, 3) != windows_.width())
+      throw Error("a gradient of shape " + to_string(given) + " and filters of shape " + to_string(filters) +
+                  " are no convolution's of " + std::to_string(groups_) + " groups, or not of float");
+    return {
+        size(given, 0),
+        size(given, 1) / groups_,
+        {size(filters, 1) * groups_, static_cast<uint64_t>(image_.data()[0]), static_cast<uint64_t>(image_.data()[1])}};
+  }
+
+  const Windows windows_;
+  const Shape kernel_, image_;
+  const uint64_t groups_, at_once_;
+  const RuntimeProduct product_;
+};
+
+}  // namespace
+
+const OpDefinition kConvDataGradient{"ConvDataGradient", 1, {kFloat}, Sharing::kNone, create<ConvDataGradient>,
+                                     infer_nothing};
+
+}  // namespace poet
