@@ -16,7 +16,7 @@ Rules:
     S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows, and
         of the matrix of a language model's output layer its loss the panels.
     S8. Nodes of adapters read the matrices themselves: nothing of them is in RAM between two nodes. No node loads them,
-        so that they may be smaller than other tensors of the store.
+        nor weights of few bits, so that these may be smaller than other tensors of the store.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
@@ -43,16 +43,13 @@ from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, low_rank, quantized, vocabulary
 from poet_onnx.graph.operators.stored import defers
-from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
+from poet_onnx.passes.stored_constants import LEAST_BYTES, LEAST_MATRIX_BYTES, StoredConstants
 from poet_onnx.passes.views import is_matrix_transpose, only_maker
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
 
 _PARAMETER = 2
 """Input of an update."""
-
-_LEAST_MATRIX_BYTES = 8 << 10
-"""A smaller matrix of an adapter stays resident: the store reads and writes whole blocks of 4 KiB."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +178,7 @@ class _Tensor:
             return False
         readers = [(node, index) for node, index in value.uses() if not _is_update(node, index)]
         is_loaded = not all(_takes_handle(node, index) for node, index in readers)
-        least_bytes = LEAST_BYTES if is_loaded else _LEAST_MATRIX_BYTES
+        least_bytes = LEAST_BYTES if is_loaded else LEAST_MATRIX_BYTES
         is_large = math.prod(_sizes(value)) * dtype.itemsize >= least_bytes
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 

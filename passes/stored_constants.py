@@ -21,6 +21,9 @@ Array = npt.NDArray[np.generic]
 LEAST_BYTES = 64 << 10
 """A smaller tensor stays resident: a node that loads it takes some 8 KB of a session."""
 
+LEAST_MATRIX_BYTES = 8 << 10
+"""So does a smaller matrix of an adapter, or of few bits, which no node loads: the store has whole blocks of 4 KiB."""
+
 _BLOCK_BYTES = 4 << 20
 """Of an array, that are put in order at once."""
 
@@ -29,6 +32,8 @@ _LEAST_ROWS = 16
 
 _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8"}
 """Of elements that may live in a store: floats, and bytes of weights of few bits."""
+
+_LEAST = {ir.DataType.FLOAT: LEAST_BYTES, ir.DataType.UINT8: LEAST_MATRIX_BYTES}
 
 
 class StoredConstants:
@@ -101,7 +106,7 @@ class StoredConstants:
 
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype in _TYPES and math.prod(tensor.shape.numpy()) * tensor.dtype.itemsize >= LEAST_BYTES
+    return tensor.dtype in _TYPES and math.prod(tensor.shape.numpy()) * tensor.dtype.itemsize >= _LEAST[tensor.dtype]
 
 
 def _pieces(name: str, tensor: ir.TensorProtocol) -> Iterator[memoryview]:

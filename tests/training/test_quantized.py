@@ -87,8 +87,8 @@ def test_training_goes_on_from_a_checkpoint_and_adapters_are_files_of_peft(tmp_p
 
 
 def test_weights_in_a_store_are_read_there_with_the_same_bits(tmp_path: Path) -> None:
-    """Codes of the table and of the layer, whose scales are small and stay in RAM."""
-    forward = decoder(Weight(3000, 128), Weight(128, 1200, has_zeros=True))
+    """Codes of the table and of the layer, 20 KB, which no node loads; their scales are small and stay in RAM."""
+    forward = decoder(Weight(3000, 128), Weight(128, 320, has_zeros=True))
     options = OPTIONS | {"device": "host", "target": "stock"}
     resident = poet_onnx.rewrite(forward, **options).save(tmp_path / "resident.onnx")
     result = poet_onnx.rewrite(forward, store="always", **options)
