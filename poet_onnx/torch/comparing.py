@@ -313,6 +313,8 @@ class Comparison:
                     "The batches that a normalization has seen, 'num_batches_tracked', are not counted."
                 )
                 continue
+            if name not in made and point.is_cache(name):
+                continue
             if name not in made:
                 self.found.problems.setdefault(
                     name,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.torch.judging import Judgement, judge, largest_of, noise_of, rounding_of_mean
-from poet_onnx.torch.reference import Reference, Step
+from poet_onnx.torch.reference import RAISED, Reference, Step
 
 Array = npt.NDArray[Any]
 
@@ -73,6 +73,20 @@ class Point:
         """Return whether torch's step changed a buffer."""
         return not np.array_equal(self._before[name], self.single.buffers[name], equal_nan=True)
 
+    def is_cache(self, name: str) -> bool:
+        """Return whether a buffer that torch's step changed stays from then on: at twice the numbers, too."""
+        return np.array_equal(self.single.buffers[name], self._further.get(name, np.nan), equal_nan=False)
+
+    @cached_property
+    def _further(self) -> Mapping[str, Array]:
+        """The buffers after another step, at twice the parameters and inputs; none where torch cannot run it."""
+        parameters = {name: _twice(each) for name, each in self._values.items() if name in self._reference.parameters}
+        batch = {name: _twice(each) for name, each in self._batch.items()}
+        try:
+            return self._reference.step(parameters, batch, keep=False).buffers
+        except RAISED:
+            return {}
+
     def change_of(self, name: str) -> str:
         """Return how torch's step changed a buffer: the number that moved the farthest, or how many there are."""
         before, after = (
@@ -125,3 +139,7 @@ class Point:
             }
             found.append(self._reference.step({**self._values, **near}, self._batch, keep=False))
         return found
+
+
+def _twice(array: Array) -> Array:
+    return array * 2 if array.dtype.kind == "f" else array

@@ -165,7 +165,7 @@ class Lost:
 
 
 class Sized(nn.Module):
-    """Makes a buffer for the size of its first batch, as timm's ConViT does."""
+    """Makes a buffer for the size of its first batch, as timm's ConViT and rotary embeddings for long texts do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,6 +177,35 @@ class Sized(nn.Module):
         if len(self.places) != len(x):
             self.places = torch.arange(float(len(x))).unsqueeze(1)
         return self.layer(x) + self.places  # type: ignore[no-any-return]
+
+
+class Largest(nn.Module):
+    """Keeps the largest number that it has seen, as observers of quantization do: a smaller one changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        with torch.no_grad():
+            self.largest.add_(torch.relu(x.max() - self.largest))
+        return self.layer(x) / (1 + self.largest)  # type: ignore[no-any-return]
+
+
+class Last(nn.Module):
+    """Keeps a part of the last batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        self.last = x.detach()[:, 0]
+        return self.layer(x) + self.last.mean()  # type: ignore[no-any-return]
 
 
 class Kept(nn.Module):
@@ -215,7 +244,8 @@ LOST = {
     "no_grad": Lost(Teacher, r"'teacher\.\w+' has no gradient in torch", loss="output:output", marked=True),
     "backward of its own": Lost(lambda: Two(Reverse.apply), r"Reverse \(autograd\.Function\).*'first\."),
     "buffer": Lost(Average, r"buffer 'mean' goes from 0 to .* stands still"),
-    "size of a buffer": Lost(Sized, "'places' goes from 1 to 6 numbers in a step of torch"),
+    "largest of all": Lost(Largest, r"buffer 'largest' goes from 0 to .* stands still"),
+    "size of a buffer": Lost(Last, "'last' goes from 1 to 6 numbers in a step of torch"),
     "momentum": Lost(lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)), "running"),
     "count of calls": Lost(Counted, "The loss is"),
     "hook": Lost(lambda: Two(halved), r"gradient of 'first\."),
@@ -253,6 +283,7 @@ KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "random": (lambda: Two(lambda x: x + torch.randn_like(x) * torch.sigmoid(x)), LOST["buffer"].inputs),
     "padding": (Rows, padded),
     "places": (Placed, lambda: torch.randn(2, 5, 4)),
+    "cache": (Sized, LOST["buffer"].inputs),
 }
 
 
@@ -262,6 +293,7 @@ KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         [*((name, "legacy") for name in KEPT), ("padding", "dynamo"), ("dropout", "dynamo"), ("places", "dynamo")],
         ("straight through", "legacy"),
         ("random", "legacy"),
+        ("cache", "legacy"),
         ("dropout", "dynamo"),
     ),
 )
