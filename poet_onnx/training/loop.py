@@ -183,7 +183,9 @@ class SessionLoop:
         return ended
 
     def evaluate(self, loader: Iterable[Any], metrics: Metrics = ()) -> dict[str, float]:
-        """Return the mean `loss` of all batches of a loader, and metrics by their names; nothing changes.
+        """Return the mean `loss` over the batches of a loader, and metrics by their names; nothing changes.
+
+        Each batch counts as much as the others. One of which the loss ignores all labels does not count.
 
         Args:
             loader: gives batches, as for `fit`.

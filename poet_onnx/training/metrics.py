@@ -50,8 +50,9 @@ class Means:
             InputError: if there is no such metric.
         """
         self._labels = wanted[-1].name
-        known = ranges.get(self._labels, ())
-        self._ignored = next((each.ignored for each in known if each.ignored is not None), None)
+        ignored = {put.name: each.ignored for put in wanted for each in ranges.get(put.name, ())}
+        self._of_input = {name: label for name, label in ignored.items() if label is not None}
+        self._ignored = self._of_input.get(self._labels)
         given: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics)
         if isinstance(metrics, str):
             given = {metrics: None}
@@ -63,15 +64,17 @@ class Means:
                 )
         self._metrics = given
         self._sums: dict[str, list[float]] = {name: [] for name in ("loss", *given)}
-        self._right = self._counted = 0
+        self._batches = self._right = self._counted = 0
 
     def add(self, loss: float, outputs: Outputs, batch: Mapping[str, Array]) -> None:
-        """Take another batch in.
+        """Take another batch in; a loss of no label, which is 0, does not count.
 
         Raises:
             InputError: if a metric cannot be computed, or is no number.
         """
-        self._sums["loss"].append(loss)
+        if loss or not self._of_input or any((batch[name] != label).any() for name, label in self._of_input.items()):
+            self._sums["loss"].append(loss)
+        self._batches += 1
         for name, metric in self._metrics.items():
             if metric is None:
                 self._count(outputs, batch[self._labels])
@@ -82,16 +85,16 @@ class Means:
             self._sums[name].append(float(figure))
 
     def figures(self) -> dict[str, float]:
-        """Return the means by name.
+        """Return the means by name, NaN where nothing counted.
 
         Raises:
             InputError: if there was no batch.
         """
-        count = len(self._sums["loss"])
-        if not count:
+        if not self._batches:
             raise InputError("There was no batch to evaluate: give a loader that can be read again, such as a list.")
         accuracy = self._right / self._counted if self._counted else math.nan
-        return {name: math.fsum(each) / count if each else accuracy for name, each in self._sums.items()}
+        means = {name: math.fsum(each) / len(each) if each else math.nan for name, each in self._sums.items()}
+        return means | {name: accuracy for name, metric in self._metrics.items() if metric is None}
 
     def _count(self, outputs: Outputs, labels: Array) -> None:
         """Count the labels that have the largest score, in dimension 1 or the last one."""

@@ -79,3 +79,11 @@ def test_large_outputs_are_not_kept(tmp_path: Path) -> None:
     assert np.isfinite(session.evaluate([(IDS, LABELS)])["loss"])
     with pytest.raises(InputError, match=r"no accuracy of labels 'labels' \[3, 4\] and no outputs: give a function"):
         session.evaluate([(IDS, LABELS)], "accuracy")
+
+
+def test_a_batch_of_which_no_label_counts_does_not_count(tmp_path: Path) -> None:
+    session = session_of(Tagger(), tmp_path, "stock")
+    nothing = (IDS, torch.full_like(LABELS, -100))
+    assert session.evaluate([(IDS, LABELS), nothing]) == session.evaluate([(IDS, LABELS)])
+    assert session.evaluate([nothing, (IDS, LABELS)], ["accuracy"]) == session.evaluate([(IDS, LABELS)], ["accuracy"])
+    assert all(np.isnan(figure) for figure in session.evaluate([nothing], ["accuracy"]).values())
