@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 OPSETS = {"dynamo": 18, "legacy": 17}
 """The exporters, and the opset that each writes unless another is wanted."""
 
+_OF_EXPERTS = ("histc", "grouped_mm")
+"""Operators with which transformers chooses experts, unless it is told otherwise; no exporter writes them."""
+
 FIRST_DYNAMO = (2, 13)
 """The version of torch from which on its dynamo exporter is tested; those of 2.6 and 2.8 forget `no_grad`."""
 
@@ -180,10 +183,15 @@ def _refusal(module: nn.Module, exporter: str, error: Exception) -> InputError:
         return root
     lines = [line.strip() for line in str(root).splitlines() if line.strip()] or [type(root).__name__]
     other = next(name for name in OPSETS if name != exporter)
-    return InputError(
-        f"torch's {exporter} exporter cannot export {type(module).__name__} ({type(root).__name__}: {lines[0]}):"
-        f" try exporter='{other}'."
-    )
+    advice = f"try exporter='{other}'"
+    if any(word in lines[0] for word in _OF_EXPERTS) and any(map(_chooses_experts, module.modules())):
+        advice = "call set_experts_implementation('batched_mm') of the transformers model before, or " + advice
+    what = f"{type(module).__name__} ({type(root).__name__}: {lines[0]})"
+    return InputError(f"torch's {exporter} exporter cannot export {what}: {advice}.")
+
+
+def _chooses_experts(module: nn.Module) -> bool:
+    return hasattr(module, "set_experts_implementation")
 
 
 @contextlib.contextmanager

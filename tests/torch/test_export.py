@@ -320,6 +320,32 @@ def test_an_unknown_operator_is_one_sentence_and_nothing_more(
     assert capfd.readouterr() == ("", "")
 
 
+def test_experts_that_no_exporter_writes_train_as_products_of_batches(tmp_path: Path) -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3, "num_experts_per_tok": 2}
+    sizes |= {"hidden_size": 16, "intermediate_size": 24, "vocab_size": 30, "num_hidden_layers": 1}
+    net = MixtralForCausalLM(MixtralConfig(use_cache=False, attn_implementation="eager", **sizes)).eval()
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            """Return the scores of the next words."""
+            scores: torch.Tensor = self.net(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+            return scores
+
+    module, ids = Scores().eval(), torch.randint(30, (2, 6))
+    with pytest.raises(InputError, match=r"histc.*call set_experts_implementation\('batched_mm'\) of the"):
+        export(module, ids, tmp_path, "legacy", loss="causal-lm")
+    net.set_experts_implementation("batched_mm")
+    report = export(module, ids, tmp_path, "legacy", loss="causal-lm").check
+    assert report is not None
+    assert report.passed
+
+
 def test_an_error_of_the_module_is_one_sentence_and_the_module_stays(
     net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
