@@ -113,7 +113,8 @@ def measured(way: str, forward: Path, model: Path, options: argparse.Namespace) 
     result = rewrite(forward, **settings)
     result.save(model)
     store = str(model.with_suffix(".store")) if result.plan.stored else ""
-    command = [options.stock_python, str(WORKER), str(model), store, str(options.steps)]
+    numbers = (options.steps, int(bool(store)), options.words)
+    command = [options.stock_python, str(WORKER), str(model), store, *map(str, numbers)]
     found = told(command)
     predicted_mib = round(result.process.peak_bytes / 2**20, 1)
     found |= {"digest": found["digest"][:12], "nodes": len(list(result.model.graph)), "predicted_mib": predicted_mib}

@@ -1,6 +1,6 @@
-"""Train from a store or without one, and print what it took: `store_memory_worker.py MODEL FOLDER STEPS COMMIT`.
+"""Train from a store or without one, and print what it took: `store_memory_worker.py MODEL FOLDER STEPS COMMIT WORDS`.
 
-For store_memory.py. The store is in the folder, with a commit every so many updates; 0: there is none. Before VmHWM is
+For store_memory.py and quantized_memory.py. The store is in the folder, with a commit every so many updates; 0: there is none. Before VmHWM is
 read it imports nothing that a user's training need not.
 """
 
@@ -17,20 +17,20 @@ from poet_onnx import TrainingSession
 from poet_onnx.training.trial import status_bytes
 
 WORDS = 30_000
-"""That all models know which read words."""
+"""That all models know which read words, unless it is said."""
 
 FIRST_STEPS = 2
 """Which bring pages into the page cache that were never written: both copies of each are there after them."""
 
 
-def trained(model: str, folder: str, steps: str, commit_every: str) -> dict[str, Any]:
+def trained(model: str, folder: str, steps: str, commit_every: str, words: str = str(WORDS)) -> dict[str, Any]:
     """Train in this process, and return what it took and what came out."""
     values = model.replace(".onnx", ".safetensors")
     options: dict[str, Any] = {"store": folder, "commit_every": int(commit_every)} if int(commit_every) else {}
     session = TrainingSession(model, values, **options)
     generator, losses, seconds = np.random.default_rng(0), [], list[float]()
     for _ in range(int(steps)):
-        batch = random_batch(session, generator)
+        batch = random_batch(session, generator, int(words))
         begun = used_seconds()
         losses.append(session.step(batch))
         seconds.append(used_seconds() - begun)
@@ -52,14 +52,14 @@ def trained(model: str, folder: str, steps: str, commit_every: str) -> dict[str,
     }
 
 
-def random_batch(session: TrainingSession, generator: np.random.Generator) -> dict[str, np.ndarray]:
+def random_batch(session: TrainingSession, generator: np.random.Generator, words: int = WORDS) -> dict[str, np.ndarray]:
     """Return random numbers for all that a batch fills; integers are 0 or 1, but for words."""
     batch = {}
     for name, dtype, shape in session.data_inputs:
         if dtype == np.float32:
             batch[name] = generator.standard_normal(shape, np.float32)
         else:
-            batch[name] = generator.integers(0, WORDS if name == "input_ids" else 2, shape).astype(dtype)
+            batch[name] = generator.integers(0, words if name == "input_ids" else 2, shape).astype(dtype)
     return batch
 
 
