@@ -214,10 +214,9 @@ class Attention : public Kernel {
              float* slopes) const {
     scores_.run(context, Floats::of(q, block.rows, of.q.width), Floats::of(k, block.columns, of.k.width), nullptr,
                 Floats::of(scores, block.rows, block.columns));
-    each_range(context.workers(), block.rows, kFlopsOfAScore * block.columns, [&](uint64_t first, uint64_t count) {
-      for (uint64_t t = first; t < first + count; ++t)
-        softmax_row(scores + t * block.columns, of.mask.row(block.sample, block.head, block.first + t), block.columns,
-                    of.numbers, slopes == nullptr ? nullptr : slopes + t * block.columns);
+    each_item(context.workers(), block.rows, kFlopsOfAScore * block.columns, [&](uint64_t t) {
+      softmax_row(scores + t * block.columns, of.mask.row(block.sample, block.head, block.first + t), block.columns,
+                  of.numbers, slopes == nullptr ? nullptr : slopes + t * block.columns);
     });
   }
 
@@ -326,12 +325,10 @@ class AttendGradient final : public Attention {
 
   // Makes of weights the gradient of scores, of which `gradient` is that of weights.
   static void turn(const Context& context, const Given& of, const Block& block, const Room& room) {
-    each_range(context.workers(), block.rows, 2 * block.columns, [&](uint64_t first, uint64_t count) {
-      for (uint64_t t = first; t < first + count; ++t) {
-        const uint64_t at = t * block.columns;
-        softmax_gradient_row(room.weights + at, room.gradient + at, block.columns, of.numbers.scale,
-                             room.slopes == nullptr ? nullptr : room.slopes + at);
-      }
+    each_item(context.workers(), block.rows, 2 * block.columns, [&](uint64_t t) {
+      const uint64_t at = t * block.columns;
+      softmax_gradient_row(room.weights + at, room.gradient + at, block.columns, of.numbers.scale,
+                           room.slopes == nullptr ? nullptr : room.slopes + at);
     });
   }
 

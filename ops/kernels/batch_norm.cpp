@@ -164,9 +164,7 @@ Shape per_channel(const Sizes& sizes) {
 
 template <class Body>
 void each_channel(const Context& context, const Sizes& sizes, const Body& body) {
-  each_range(context.workers(), sizes.channels, sizes.batch * sizes.pixels, [&](uint64_t channel, uint64_t some) {
-    for (const uint64_t end = channel + some; channel < end; ++channel) body(channel);
-  });
+  each_item(context.workers(), sizes.channels, sizes.batch * sizes.pixels, body);
 }
 
 constexpr uint64_t kRates = 3;

@@ -76,9 +76,8 @@ class CrossEntropyGradient final : public Kernel {
       each_range(workers, count, 1, [=](uint64_t first, uint64_t some) { scale_all(d_x + first, some, *factors); });
       return;
     }
-    each_range(workers, samples * sample.classes, sample.places, [=](uint64_t row, uint64_t some) {
-      for (const uint64_t end = row + some; row < end; ++row)
-        scale_each(d_x + row * sample.places, factors + row / sample.classes * sample.places, sample.places);
+    each_item(workers, samples * sample.classes, sample.places, [=](uint64_t row) {
+      scale_each(d_x + row * sample.places, factors + row / sample.classes * sample.places, sample.places);
     });
   }
 };

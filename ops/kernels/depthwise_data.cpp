@@ -76,12 +76,10 @@ class DepthwiseDataGradient final : public Kernel {
     const auto pixels = static_cast<uint64_t>(image_.data()[0]) * static_cast<uint64_t>(image_.data()[1]);
     const std::vector<Tap> taps =
         read_taps(static_cast<uint64_t>(given.data()[2]), static_cast<uint64_t>(given.data()[3]));
-    each_range(context.workers(), planes, pixels + windows, [&](uint64_t plane, uint64_t some) {
-      for (const uint64_t end = plane + some; plane < end; ++plane) {
-        std::fill_n(d_x + plane * pixels, pixels, 0.0F);
-        spread(d_x + plane * pixels, d_y + plane * windows, weights + plane % channels * taps.size(), taps,
-               columns_.stride);
-      }
+    each_item(context.workers(), planes, pixels + windows, [&](uint64_t plane) {
+      std::fill_n(d_x + plane * pixels, pixels, 0.0F);
+      spread(d_x + plane * pixels, d_y + plane * windows, weights + plane % channels * taps.size(), taps,
+             columns_.stride);
     });
   }
 

@@ -103,14 +103,11 @@ class LayerNormalizeGradient final : public Kernel {
     auto* d_scale = static_cast<float*>(context.output(1, scale.layout.shape));
     auto* d_bias = static_cast<float*>(context.output(2, scale.layout.shape));
     const uint64_t groups = columns / kLanes + (columns % kLanes != 0);
-    each_range(context.workers(), groups, rows * kLanes, [&](uint64_t group, uint64_t some) {
-      for (const uint64_t end = group + some; group < end; ++group)
-        sum_columns(d_scale, d_bias, by, group * kLanes, std::min(kLanes, columns - group * kLanes));
+    each_item(context.workers(), groups, rows * kLanes, [&](uint64_t group) {
+      sum_columns(d_scale, d_bias, by, group * kLanes, std::min(kLanes, columns - group * kLanes));
     });
     // Only now, for dX may take dY's place.
-    each_range(context.workers(), rows, columns, [&](uint64_t row, uint64_t some) {
-      for (const uint64_t end = row + some; row < end; ++row) write_row(d_x, by, row);
-    });
+    each_item(context.workers(), rows, columns, [&](uint64_t row) { write_row(d_x, by, row); });
   }
 };
 

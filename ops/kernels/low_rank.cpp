@@ -140,14 +140,12 @@ class AddLowRank final : public Kernel {
              narrow);
     scale_rows(context, low, sizes, scale);
     if (bias != nullptr || y != added) {
-      each_range(context.workers(), sizes.rows, sizes.made, [&](uint64_t row, uint64_t count) {
-        for (const uint64_t end = row + count; row < end; ++row) {
-          const uint64_t at = row * sizes.made;
-          if (bias != nullptr)
-            add_all(y + at, added + at, bias, sizes.made);
-          else
-            std::copy_n(added + at, sizes.made, y + at);
-        }
+      each_item(context.workers(), sizes.rows, sizes.made, [&](uint64_t row) {
+        const uint64_t at = row * sizes.made;
+        if (bias != nullptr)
+          add_all(y + at, added + at, bias, sizes.made);
+        else
+          std::copy_n(added + at, sizes.made, y + at);
       });
     }
     high_.run(context, narrow, widens.read(spare), &sum, sum);

@@ -53,11 +53,9 @@ class MaxPoolGradient final : public Kernel {
     const uint64_t size = layout_.bytes / sizeof(float), count = gradient.elements();
     const uint64_t planes = planes_of(layout_.shape, gradient.layout.shape);
     std::atomic<bool> are_astray{false};
-    each_range(context.workers(), planes, size / planes, [&](uint64_t plane, uint64_t some) {
-      for (const uint64_t end = plane + some; plane < end; ++plane) {
-        const Range to{plane * (size / planes), size / planes}, from{plane * (count / planes), count / planes};
-        if (scatter(d_x, to, d_y, places, from) != from.end()) are_astray = true;
-      }
+    each_item(context.workers(), planes, size / planes, [&](uint64_t plane) {
+      const Range to{plane * (size / planes), size / planes}, from{plane * (count / planes), count / planes};
+      if (scatter(d_x, to, d_y, places, from) != from.end()) are_astray = true;
     });
     if (!are_astray) return;
     // MaxPool's places are in the planes of its own windows, others may be anywhere.

@@ -41,6 +41,14 @@ void each_range(const Workers& workers, uint64_t items, uint64_t floats, const B
   });
 }
 
+// Calls body(index) for each of `items` of `floats` each.
+template <class Body>
+void each_item(const Workers& workers, uint64_t items, uint64_t floats, const Body& body) {
+  each_range(workers, items, floats, [&](uint64_t first, uint64_t count) {
+    for (const uint64_t end = first + count; first < end; ++first) body(first);
+  });
+}
+
 // Calls body(lane, take) for each lane, several at once; take(&index) gives a lane the next index below `count`, or
 // returns false when there are no more. So a kernel has memory of its own for each lane, and not for each index, whose
 // result must not depend on the lane.

@@ -32,12 +32,11 @@ inline float even(uint32_t drawn) { return static_cast<float>(drawn >> 8) * 0x1p
 // Calls `use` with what is drawn for elements `first` to `first + some` of `count`, four of them or what is left.
 template <class Use>
 void each_drawn(const Workers& workers, uint64_t count, uint64_t seed, uint64_t runs, Use use) {
-  each_range(workers, count / kDrawn + (count % kDrawn != 0), kDrawn, [=](uint64_t i, uint64_t some) {
-    for (const uint64_t end = i + some; i < end; ++i)
-      use(philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(runs),
-                  static_cast<uint32_t>(runs >> 32)},
-                 seed),
-          i * kDrawn, std::min(kDrawn, count - i * kDrawn));
+  each_item(workers, count / kDrawn + (count % kDrawn != 0), kDrawn, [=](uint64_t i) {
+    use(philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(runs),
+                static_cast<uint32_t>(runs >> 32)},
+               seed),
+        i * kDrawn, std::min(kDrawn, count - i * kDrawn));
   });
 }
 

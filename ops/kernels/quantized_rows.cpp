@@ -145,9 +145,7 @@ void QuantizedRows::gather(const Workers& workers, const std::vector<int64_t>& r
     const size_t place = order.empty() ? i : order[i];
     parts[place] = get(static_cast<uint64_t>(rows[place]), 1, spare + place * row_bytes);
   }
-  each_range(workers, rows.size(), how_.columns_, [&](uint64_t from, uint64_t count) {
-    for (uint64_t i = from; i < from + count; ++i) make(parts[i], 0, 1, to + i * how_.columns_);
-  });
+  each_item(workers, rows.size(), how_.columns_, [&](uint64_t i) { make(parts[i], 0, 1, to + i * how_.columns_); });
 }
 
 QuantizedPanels::QuantizedPanels(const QuantizedRows& rows, uint64_t most_rows, unsigned char* spare)

@@ -95,9 +95,8 @@ class RmsNormalize final : public Kernel {
     auto* const y = static_cast<float*>(context.output(0, input.layout.shape));
     const OptionalFloats made_inverse(context, 1, per_row);
     float* const inverse = made_inverse.get();
-    each_range(context.workers(), x.count, x.columns, [&](uint64_t row, uint64_t some) {
-      for (const uint64_t end = row + some; row < end; ++row)
-        normalize_row(y + row * x.columns, inverse + row, x.numbers + row * x.columns, scale, x.columns, epsilon_);
+    each_item(context.workers(), x.count, x.columns, [&](uint64_t row) {
+      normalize_row(y + row * x.columns, inverse + row, x.numbers + row * x.columns, scale, x.columns, epsilon_);
     });
   }
 
@@ -115,10 +114,8 @@ class RmsNormalizeGradient final : public Kernel {
     const float* const scale = read_floats(context, 2, columns);
     const float* const inverse = read_floats(context, 3, d_y.count);
     auto* const d_x = static_cast<float*>(context.output(0, gradient.layout.shape));
-    each_range(context.workers(), d_y.count, columns, [&](uint64_t row, uint64_t some) {
-      for (const uint64_t end = row + some; row < end; ++row)
-        write_gradient(d_x + row * columns, d_y.numbers + row * columns, x + row * columns, scale, inverse[row],
-                       columns);
+    each_item(context.workers(), d_y.count, columns, [&](uint64_t row) {
+      write_gradient(d_x + row * columns, d_y.numbers + row * columns, x + row * columns, scale, inverse[row], columns);
     });
   }
 };
@@ -135,12 +132,10 @@ class RmsNormalizeScaleGradient final : public Kernel {
     shape.data()[0] = static_cast<int64_t>(columns);
     auto* const d_scale = static_cast<float*>(context.output(0, shape));
     const uint64_t groups = columns / kLanes + (columns % kLanes != 0);
-    each_range(context.workers(), groups, d_y.count * kLanes, [&](uint64_t group, uint64_t some) {
-      for (const uint64_t end = group + some; group < end; ++group) {
-        const uint64_t first = group * kLanes;
-        sum_columns(d_scale + first, d_y.numbers + first, x + first, inverse, d_y.count, columns,
-                    std::min(kLanes, columns - first));
-      }
+    each_item(context.workers(), groups, d_y.count * kLanes, [&](uint64_t group) {
+      const uint64_t first = group * kLanes;
+      sum_columns(d_scale + first, d_y.numbers + first, x + first, inverse, d_y.count, columns,
+                  std::min(kLanes, columns - first));
     });
   }
 };
