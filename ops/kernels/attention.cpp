@@ -38,16 +38,8 @@ struct Heads {
            (tokens_first ? (sample * tokens + token) * heads + head : (sample * heads + head) * tokens + token) * width;
   }
   Shape shape() const {
-    if (flat) {
-      Shape shape(kRank - 1);
-      const uint64_t sizes[] = {batch, tokens, heads * width};
-      std::copy_n(sizes, kRank - 1, shape.data());
-      return shape;
-    }
-    Shape shape(kRank);
-    const uint64_t sizes[kRank] = {batch, tokens_first ? tokens : heads, tokens_first ? heads : tokens, width};
-    for (size_t i = 0; i < kRank; ++i) shape.data()[i] = static_cast<int64_t>(sizes[i]);
-    return shape;
+    if (flat) return Shape::of(batch, tokens, heads * width);
+    return tokens_first ? Shape::of(batch, tokens, heads, width) : Shape::of(batch, heads, tokens, width);
   }
   // Some tokens of a head as a matrix: where they are, or copied.
   float* matrix(uint64_t sample, uint64_t head, uint64_t first, uint64_t count, float* copy) const {

@@ -156,12 +156,6 @@ Sizes read_sizes(const Tensor& x) {
   return sizes;
 }
 
-Shape per_channel(const Sizes& sizes) {
-  Shape shape(1);
-  shape.data()[0] = static_cast<int64_t>(sizes.channels);
-  return shape;
-}
-
 template <class Body>
 void each_channel(const Context& context, const Sizes& sizes, const Body& body) {
   each_item(context.workers(), sizes.channels, sizes.batch * sizes.pixels, body);
@@ -187,8 +181,8 @@ class BatchNormalize final : public Kernel {
           {{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, kRates * sizeof(float)}, input.memory()}, 1);
     const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum, correction = rates[2];
     auto* y = static_cast<float*>(context.output(0, input.layout.shape));
-    auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));
-    auto* inverses = static_cast<float*>(context.output(2, per_channel(sizes)));
+    auto* means = static_cast<float*>(context.output(1, Shape::of(sizes.channels)));
+    auto* inverses = static_cast<float*>(context.output(2, Shape::of(sizes.channels)));
     const uint64_t image = sizes.channels * sizes.pixels;
     const auto count = static_cast<float>(sizes.batch * sizes.pixels);
     const uint64_t in_packets = sizes.channels / kPacket * kPacket;
@@ -229,8 +223,8 @@ class BatchNormalizeGradient final : public Kernel {
     const float* mean = read_floats(context, 3, sizes.channels);
     const float* inverse = read_floats(context, 4, sizes.channels);
     auto* d_x = static_cast<float*>(context.output(0, input.layout.shape));
-    auto* d_scale = static_cast<float*>(context.output(1, per_channel(sizes)));
-    auto* d_bias = static_cast<float*>(context.output(2, per_channel(sizes)));
+    auto* d_scale = static_cast<float*>(context.output(1, Shape::of(sizes.channels)));
+    auto* d_bias = static_cast<float*>(context.output(2, Shape::of(sizes.channels)));
     const uint64_t image = sizes.channels * sizes.pixels;
     each_channel(context, sizes, [&](uint64_t channel) {
       const Channel all{channel * sizes.pixels, image, sizes.batch, sizes.pixels};

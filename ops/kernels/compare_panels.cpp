@@ -27,9 +27,7 @@ class ComparePanels final : public Kernel {
   void compute(Context& context) override {
     give_freed_memory_back();  // before a process trains that has no room for it then
     const bool are = product_ == kGradient ? compare_gradients(context) : compare_products(context);
-    Shape one(1);
-    one.data()[0] = 1;
-    *static_cast<bool*>(context.output(0, one)) = are;
+    *static_cast<bool*>(context.output(0, Shape::of(1))) = are;
   }
 
  private:

@@ -186,12 +186,7 @@ class DepthwiseWeightGradient final : public Kernel {
                   " are no depthwise convolution's, or not of float");
     const auto batch = static_cast<uint64_t>(image.data()[0]), channels = static_cast<uint64_t>(image.data()[1]);
     const auto filters = static_cast<uint64_t>(given.data()[1]);
-    Shape shape(4);
-    shape.data()[0] = given.data()[1];
-    shape.data()[1] = 1;
-    shape.data()[2] = static_cast<int64_t>(rows_.kernel);
-    shape.data()[3] = static_cast<int64_t>(columns_.kernel);
-    auto* d_w = static_cast<float*>(context.output(0, shape));
+    auto* d_w = static_cast<float*>(context.output(0, Shape::of(filters, 1, rows_.kernel, columns_.kernel)));
     const uint64_t multiplier = filters / channels, sums_of_channel = multiplier * rows_.kernel * columns_.kernel;
     if (given.data()[2] == 0 || given.data()[3] == 0) {
       std::fill_n(d_w, channels * sums_of_channel, 0.0F);

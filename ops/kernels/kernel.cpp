@@ -30,12 +30,6 @@ Shape read_shape(const Api& api, const OrtTensorTypeAndShapeInfo* info) {
   return shape;
 }
 
-Shape one_element() {
-  Shape shape(1);
-  shape.data()[0] = 1;
-  return shape;
-}
-
 void set_inferred(const Api& api, const OrtShapeInferContext* context, size_t output, int32_t dtype,
                   const Shape& shape) {
   InfoHandle info(api);
@@ -217,12 +211,10 @@ void* Context::optional_output(size_t index, const Shape& shape) {
   return value == nullptr ? nullptr : data_of(value);
 }
 
-void Context::output_token(size_t index, int64_t token) {
-  *static_cast<int64_t*>(output(index, one_element())) = token;
-}
+void Context::output_token(size_t index, int64_t token) { *static_cast<int64_t*>(output(index, Shape::of(1))) = token; }
 
 void Context::output_true(size_t index) {
-  if (void* const data = optional_output(index, one_element())) *static_cast<bool*>(data) = true;
+  if (void* const data = optional_output(index, Shape::of(1))) *static_cast<bool*>(data) = true;
 }
 
 void Context::forward(const Tensor& input) {
@@ -314,11 +306,11 @@ void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) 
 }
 
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output) {
-  set_inferred(api, context, output, kInt64, one_element());
+  set_inferred(api, context, output, kInt64, Shape::of(1));
 }
 
 void infer_flag(const Api& api, const OrtShapeInferContext* context) {
-  set_inferred(api, context, 0, kBool, one_element());
+  set_inferred(api, context, 0, kBool, Shape::of(1));
 }
 
 }  // namespace poet

@@ -59,19 +59,12 @@ float* floats_of(const Context& context, size_t index, uint64_t rows, uint64_t w
   return static_cast<float*>(tensor.data);
 }
 
-Shape matrix_shape(uint64_t rows, uint64_t columns) {
-  Shape shape(2);
-  shape.data()[0] = static_cast<int64_t>(rows);
-  shape.data()[1] = static_cast<int64_t>(columns);
-  return shape;
-}
-
 // A or B, in memory or in a store.
 class Factor {
  public:
   Factor(const Context& context, size_t index, uint64_t rows, uint64_t columns) : rows_(rows), columns_(columns) {
     const Tensor tensor = context.input(index);
-    const TensorLayout wanted = make_layout(kFloat, matrix_shape(rows, columns));
+    const TensorLayout wanted = make_layout(kFloat, Shape::of(rows, columns));
     if (tensor.layout.dtype == kInt64) {
       stored_.emplace(context, index);
       if (stored_->bytes() != wanted.bytes)
@@ -79,9 +72,7 @@ class Factor {
                     " bytes, but the matrix " + std::to_string(wanted.bytes));
       return;
     }
-    const Shape& shape = tensor.layout.shape;
-    if (tensor.layout.dtype != kFloat || shape.rank() != 2 || shape.data()[0] != wanted.shape.data()[0] ||
-        shape.data()[1] != wanted.shape.data()[1])
+    if (tensor.layout.dtype != kFloat || tensor.layout.shape != wanted.shape)
       throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be a matrix of shape " +
                   to_string(wanted.shape) + " of floats");
     data_ = static_cast<float*>(tensor.data);
@@ -228,8 +219,8 @@ class AddLowRankGradient final : public Kernel {
     const float scale = *read_floats(context, added_ + 5, 1);
     for (size_t i = 0; i < added_; ++i) floats_of(context, i, sizes.rows, sizes.taken);
     auto* const d_x = static_cast<float*>(context.output(0, x.layout.shape));
-    auto* const d_first = static_cast<float*>(context.output(1, matrix_shape(sizes.taken, sizes.rank)));
-    auto* const d_second = static_cast<float*>(context.output(2, matrix_shape(sizes.rank, sizes.made)));
+    auto* const d_first = static_cast<float*>(context.output(1, Shape::of(sizes.taken, sizes.rank)));
+    auto* const d_second = static_cast<float*>(context.output(2, Shape::of(sizes.rank, sizes.made)));
     const uint64_t numbers = sizes.rows * sizes.rank;
     const Workspace room(context.api(), (numbers + std::max(first.floats(), second.floats())) * sizeof(float));
     float* const d_low = room.floats();
@@ -277,8 +268,8 @@ class AddLowRankWeightGradient final : public Kernel {
     float* const d_y = floats_of(context, 0, sizes.rows, sizes.made);
     floats_of(context, 2, sizes.rows, sizes.rank);
     const float scale = *read_floats(context, 4, 1);
-    auto* const d_first = static_cast<float*>(context.output(0, matrix_shape(sizes.taken, sizes.rank)));
-    auto* const d_second = static_cast<float*>(context.output(1, matrix_shape(sizes.rank, sizes.made)));
+    auto* const d_first = static_cast<float*>(context.output(0, Shape::of(sizes.taken, sizes.rank)));
+    auto* const d_second = static_cast<float*>(context.output(1, Shape::of(sizes.rank, sizes.made)));
     const uint64_t numbers = sizes.rows * sizes.rank;
     const Workspace room(context.api(), (numbers + second.floats()) * sizeof(float));
     weights_.run(context, sizes,

@@ -128,9 +128,7 @@ class RmsNormalizeScaleGradient final : public Kernel {
     const uint64_t columns = d_y.columns;
     const float* const x = read_floats(context, 1, d_y.count * columns);
     const float* const inverse = read_floats(context, 2, d_y.count);
-    Shape shape(1);
-    shape.data()[0] = static_cast<int64_t>(columns);
-    auto* const d_scale = static_cast<float*>(context.output(0, shape));
+    auto* const d_scale = static_cast<float*>(context.output(0, Shape::of(columns)));
     const uint64_t groups = columns / kLanes + (columns % kLanes != 0);
     each_item(context.workers(), groups, d_y.count * kLanes, [&](uint64_t group) {
       const uint64_t first = group * kLanes;

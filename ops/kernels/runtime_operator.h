@@ -1,8 +1,6 @@
 // One of ONNX Runtime's own operators, called from within a kernel: so its bits are the runtime's.
 #pragma once
 
-#include <array>
-
 #include "kernels/kernel.h"
 
 namespace poet {
@@ -14,10 +12,7 @@ struct Floats {
 
   template <class... Sizes>
   static Floats of(float* data, Sizes... sizes) {
-    const std::array<uint64_t, sizeof...(sizes)> all{static_cast<uint64_t>(sizes)...};
-    Floats floats{data, Shape(all.size())};
-    for (size_t i = 0; i < all.size(); ++i) floats.shape.data()[i] = static_cast<int64_t>(all[i]);
-    return floats;
+    return {data, Shape::of(sizes...)};
   }
 };
 

@@ -19,6 +19,14 @@ class Shape {
   Shape() = default;
   explicit Shape(size_t rank) { resize(rank); }
 
+  template <class... Sizes>
+  static Shape of(Sizes... sizes) {
+    const std::array<int64_t, sizeof...(sizes)> all{static_cast<int64_t>(sizes)...};
+    Shape shape(all.size());
+    std::copy(all.begin(), all.end(), shape.data());
+    return shape;
+  }
+
   void resize(size_t rank) {
     if (rank > kInline) more_.resize(rank);
     rank_ = rank;
