@@ -74,8 +74,7 @@ class Mask {
       stride *= size;
     }
     if (!fits)
-      throw Error("input " + std::to_string(index) + ", the mask, is of element type " +
-                  std::to_string(tensor.layout.dtype) + " and shape " + to_string(shape) +
+      throw Error("input " + std::to_string(index) + ", the mask, is " + described(tensor) +
                   ", but must be float and fit scores of " + std::to_string(q.batch) + ", " + std::to_string(q.heads) +
                   ", " + std::to_string(q.tokens) + " and " + std::to_string(columns));
   }
@@ -153,9 +152,8 @@ class Attention : public Kernel {
     const Shape& shape = tensor.layout.shape;
     const bool flat = heads_[operand] != 0, first = tokens_first_[operand] != 0;
     if (tensor.layout.dtype != kFloat || shape.rank() != (flat ? kRank - 1 : kRank))
-      throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                  " and shape " + to_string(shape) + ", but must be float and of " + (flat ? "three" : "four") +
-                  " sizes");
+      throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be float and of " +
+                  (flat ? "three" : "four") + " sizes");
     const auto size = [&](size_t i) { return static_cast<uint64_t>(shape.data()[i]); };
     if (!flat)
       return {Linear::floats(tensor), size(0), size(first ? 2 : 1), size(first ? 1 : 2), size(3), first, false};

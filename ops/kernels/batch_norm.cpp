@@ -147,8 +147,7 @@ struct Sizes {
 Sizes read_sizes(const Tensor& x) {
   const Shape& shape = x.layout.shape;
   if (x.layout.dtype != kFloat || shape.rank() < 2)
-    throw Error("input 0 is of element type " + std::to_string(x.layout.dtype) + " and shape " + to_string(shape) +
-                ", but must be float of two dimensions or more");
+    throw Error("input 0 is " + described(x) + ", but must be float of two dimensions or more");
   Sizes sizes;
   sizes.batch = static_cast<uint64_t>(shape.data()[0]);
   sizes.channels = static_cast<uint64_t>(shape.data()[1]);
@@ -214,8 +213,7 @@ class BatchNormalizeGradient final : public Kernel {
     const Tensor input = context.input(1);
     const Sizes sizes = read_sizes(gradient);
     if (input.layout.dtype != kFloat || input.layout.shape != gradient.layout.shape)
-      throw Error("input 1 is of element type " + std::to_string(input.layout.dtype) + " and shape " +
-                  to_string(input.layout.shape) + ", but must be as input 0, of shape " +
+      throw Error("input 1 is " + described(input) + ", but must be as input 0, of shape " +
                   to_string(gradient.layout.shape));
     const auto* d_y = static_cast<const float*>(gradient.data);
     const auto* x = static_cast<const float*>(input.data);

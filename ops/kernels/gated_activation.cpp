@@ -140,8 +140,7 @@ Tensor first_of(const Context& context, size_t count) {
   for (size_t index = 0; index < count; ++index) {
     const Tensor tensor = index == 0 ? first : context.input(index);
     if (tensor.layout.dtype != kFloat || tensor.layout.shape != first.layout.shape)
-      throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                  " and shape " + to_string(tensor.layout.shape) + ", but must be float and of shape " +
+      throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be float and of shape " +
                   to_string(first.layout.shape));
   }
   return first;

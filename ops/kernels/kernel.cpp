@@ -141,6 +141,10 @@ bool NodeInfo::static_input_bytes(size_t index, uint64_t* bytes) const {
   return shape.rank() != 0;
 }
 
+std::string described(const Tensor& tensor) {
+  return "of element type " + std::to_string(tensor.layout.dtype) + " and shape " + to_string(tensor.layout.shape);
+}
+
 void require_room(const Tensor& input, size_t index, uint64_t offset, uint64_t count) {
   const uint64_t room = input.elements();
   if (offset > room || count > room - offset)
@@ -179,8 +183,7 @@ Tensor Context::input(size_t index) const {
 int64_t Context::input_token(size_t index) const {
   const Tensor token = input(index);
   if (token.layout.dtype != kInt64 || token.layout.bytes != sizeof(int64_t))
-    throw Error("input " + std::to_string(index) + " is no token: it must be one int64, and is of element type " +
-                std::to_string(token.layout.dtype) + " and shape " + to_string(token.layout.shape));
+    throw Error("input " + std::to_string(index) + " is no token: it must be one int64, and is " + described(token));
   return *static_cast<const int64_t*>(token.data);
 }
 
@@ -232,8 +235,8 @@ bool Context::has_own_block(const OrtValue* value) const {
 float* read_floats(const Context& context, size_t index, uint64_t count) {
   const Tensor tensor = context.input(index);
   if (tensor.layout.dtype != kFloat || tensor.elements() != count)
-    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                " and shape " + to_string(tensor.layout.shape) + ", but must be " + std::to_string(count) + " floats");
+    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be " +
+                std::to_string(count) + " floats");
   return static_cast<float*>(tensor.data);
 }
 
@@ -241,8 +244,7 @@ Tensor read_rows_of_floats(const Context& context, size_t index) {
   const Tensor tensor = context.input(index);
   const Shape& shape = tensor.layout.shape;
   if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.data()[shape.rank() - 1] == 0)
-    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                " and shape " + to_string(shape) + ", but must be rows of floats");
+    throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be rows of floats");
   return tensor;
 }
 
@@ -254,8 +256,7 @@ uint64_t row_width(const Tensor& rows) {
 bool read_flag(const Context& context, size_t index) {
   const Tensor flag = context.input(index);
   if (flag.layout.dtype != kBool || flag.layout.bytes != 1)
-    throw Error("input " + std::to_string(index) + " must be one bool, and is of element type " +
-                std::to_string(flag.layout.dtype) + " and shape " + to_string(flag.layout.shape));
+    throw Error("input " + std::to_string(index) + " must be one bool, and is " + described(flag));
   return *static_cast<const unsigned char*>(flag.data) != 0;  // a model may hold bytes that no bool has
 }
 

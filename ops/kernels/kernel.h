@@ -70,6 +70,9 @@ struct Tensor {
   uint64_t elements() const { return layout.bytes / element_bytes(layout.dtype); }
 };
 
+// Its element type and shape, for the messages of errors.
+std::string described(const Tensor& tensor);
+
 // Throws Error where `count` elements of input `index`, from `offset` on, are more than it has.
 void require_room(const Tensor& input, size_t index, uint64_t offset, uint64_t count);
 

@@ -89,8 +89,7 @@ class LayerNormalizeGradient final : public Kernel {
     const Tensor scale = context.input(2);
     const uint64_t rows = context.input(3).elements(), columns = scale.elements();
     if (gradient.layout.dtype != kFloat || gradient.elements() != rows * columns)
-      throw Error("input 0 is of element type " + std::to_string(gradient.layout.dtype) + " and shape " +
-                  to_string(gradient.layout.shape) + ", but must be " + std::to_string(rows) + " rows of " +
+      throw Error("input 0 is " + described(gradient) + ", but must be " + std::to_string(rows) + " rows of " +
                   std::to_string(columns) + " floats");
     const Matrix by{static_cast<const float*>(gradient.data),
                     read_floats(context, 1, rows * columns),

@@ -26,8 +26,8 @@ class Linear {
     const Shape& shape = tensor.layout.shape;
     if (tensor.layout.dtype != kFloat || shape.rank() == 0 ||
         static_cast<uint64_t>(shape.data()[shape.rank() - 1]) != width)
-      throw Error(std::string(name) + " is of element type " + std::to_string(tensor.layout.dtype) + " and shape " +
-                  to_string(shape) + ", but must be float and end in " + std::to_string(width));
+      throw Error(std::string(name) + " is " + described(tensor) + ", but must be float and end in " +
+                  std::to_string(width));
     return tensor.elements() / width;
   }
 

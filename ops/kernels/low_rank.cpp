@@ -41,10 +41,6 @@ struct AdapterSizes {
   uint64_t made;  // numbers of a row of y
 };
 
-std::string described(const Tensor& tensor) {
-  return "of element type " + std::to_string(tensor.layout.dtype) + " and shape " + to_string(tensor.layout.shape);
-}
-
 Shape ending(Shape shape, uint64_t width) {
   shape.data()[shape.rank() - 1] = static_cast<int64_t>(width);
   return shape;

@@ -72,8 +72,7 @@ class Labels {
   Labels(const Tensor& tensor, uint64_t tokens, uint64_t words, bool is_ignoring, int64_t ignored)
       : data_(tensor.data), is_long_(tensor.layout.dtype == kInt64), is_ignoring_(is_ignoring), ignored_(ignored) {
     if ((!is_long_ && tensor.layout.dtype != kInt32) || tensor.elements() != tokens)
-      throw Error("labels of element type " + std::to_string(tensor.layout.dtype) + " and shape " +
-                  to_string(tensor.layout.shape) + " must be one integer for each of " + std::to_string(tokens) +
+      throw Error("labels " + described(tensor) + " must be one integer for each of " + std::to_string(tokens) +
                   " tokens");
     for (uint64_t t = 0; t < tokens; ++t) {
       const int64_t label = get(t);
@@ -115,8 +114,7 @@ class VocabularyLoss : public Kernel {
     const Shape& shape = x.layout.shape;
     const uint64_t width = shape_.width();
     if (x.layout.dtype != kFloat || shape.rank() == 0 || static_cast<uint64_t>(shape.data()[shape.rank() - 1]) != width)
-      throw Error("x is of element type " + std::to_string(x.layout.dtype) + " and shape " + to_string(shape) +
-                  ", but must be float and end in " + std::to_string(width));
+      throw Error("x is " + described(x) + ", but must be float and end in " + std::to_string(width));
     const uint64_t tokens = x.elements() / width;
     const Labels labels(context.input(1), tokens, shape_.words(), is_ignoring_, ignored_);
     Vocabulary words(context, kMatrix, shape_);
