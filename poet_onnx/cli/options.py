@@ -116,40 +116,26 @@ def _between_commas(default: Any) -> _Callback:
     return split
 
 
-def json_option(function: _Function) -> _Function:
-    """Add --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Prints JSON instead of tables.")(function)
+json_option = click.option("--json", "as_json", is_flag=True, help="Prints JSON instead of tables.")
 
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also shows every figure in tables, with what is proven and for which plans.",
+)
 
-def verbose_option(function: _Function) -> _Function:
-    """Add -v, --verbose."""
-    words = "Also shows every figure in tables, with what is proven and for which plans."
-    return click.option("-v", "--verbose", is_flag=True, help=words)(function)
+force_option = click.option("--force", is_flag=True, help="Replaces existing files.")
 
+trace_option = click.option(
+    "--trace-out", type=FILE, help="Saves the plan in Chrome's trace format, for Perfetto (ui.perfetto.dev)."
+)
 
-def force_option(function: _Function) -> _Function:
-    """Add --force."""
-    return click.option("--force", is_flag=True, help="Replaces existing files.")(function)
+meter_option = click.option("--meter", type=FILE, help="CSV file of an external meter, for `--energy`: time and watts.")
 
-
-def trace_option(function: _Function) -> _Function:
-    """Add --trace-out."""
-    words = "Saves the plan in Chrome's trace format, for Perfetto (ui.perfetto.dev)."
-    return click.option("--trace-out", type=FILE, help=words)(function)
-
-
-def meter_option(function: _Function) -> _Function:
-    """Add --meter."""
-    return click.option("--meter", type=FILE, help="CSV file of an external meter, for `--energy`: time and watts.")(
-        function
-    )
-
-
-def page_dir_option(function: _Function) -> _Function:
-    """Add --page-dir."""
-    return click.option(
-        "--page-dir",
-        type=FOLDER,
-        envvar="POET_PAGE_DIR",
-        help="Folder of the page file. Default: `POET_PAGE_DIR`, else a folder for temporary files on storage.",
-    )(function)
+page_dir_option = click.option(
+    "--page-dir",
+    type=FOLDER,
+    envvar="POET_PAGE_DIR",
+    help="Folder of the page file. Default: `POET_PAGE_DIR`, else a folder for temporary files on storage.",
+)
