@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes import PassResult
 
-from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import TensorType, infer
+from poet_onnx.passes.structured import StructuredPass
 
 NUMBERS = {
     ir.DataType.BOOL: (0, 1, 0),
@@ -21,16 +21,12 @@ NUMBERS = {
 """Bits of the sign, of the digits and of the exponent, of each type that the rule knows."""
 
 
-class MergeCasts(InPlacePass):
+class MergeCasts(StructuredPass):
     """Drop casts to the type that a value has, and the first of two casts, by ONNX Runtime's own rule.
 
     It is that of `RemoveDuplicateCastTransformer` (measured with 1.19.2 and 1.31.1), which no option turns off: a plan
     that holds such a cast is not what runs.
     """
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Drop them; what the runtime computes keeps its bits."""

@@ -21,6 +21,7 @@ from poet_onnx.graph.operators.reduction import broadcast_gradient_axes
 from poet_onnx.graph.shapes import TensorType, infer
 from poet_onnx.graph.shapes.declared import describe
 from poet_onnx.passes.node_builder import Replacement
+from poet_onnx.passes.structured import StructuredPass
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 BODIES = "poet.bodies"
@@ -124,7 +125,7 @@ class _Expansion(Replacement):
         return self.reshape(summed, *shape)
 
 
-class ChainOperands(InPlacePass):
+class ChainOperands(StructuredPass):
     """Replace a Sum, Mean, Max or Min of three operands or more by nodes of two, in its kernel's order: the same bits.
 
     A gradient of what many nodes read, such as a weight of an unrolled recurrence, is such a Sum. It keeps every part
@@ -132,10 +133,6 @@ class ChainOperands(InPlacePass):
     operands or more keeps its results in two buffers of its own in turns (UntypedBroadcastVariadic in
     element_wise_ops.cc), for which a plan has no place.
     """
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Replace every such node where it stands."""
@@ -172,16 +169,12 @@ def _chain(expansion: _Expansion) -> None:
     expansion.finish()
 
 
-class ExpandDivGrad(InPlacePass):
+class ExpandDivGrad(StructuredPass):
     """Replace DivGrad(dY, A, B) by divisions, products and sums; a gradient that nothing reads is left out.
 
     dA = sum(dY / B) and dB = sum(dY * (-A / (B * B))), each summed over the axes that were broadcast: the body that
     ONNX Runtime gives the operator (orttraining/orttraining/core/graph/training_op_defs.cc), hence the same bits.
     """
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Expand every DivGrad where it stands."""

@@ -14,11 +14,12 @@ from onnx_ir.passes import InPlacePass, InvariantError, PassError, PassResult, P
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.graph.extract import check_structure, plain_attributes
+from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes import Array, TensorType, dim_name, fixed_dims, infer
 from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.expand import ChainOperands, ExpandDivGrad, ExpandFunctions
+from poet_onnx.passes.structured import StructuredPass
 
 MOVES = frozenset(
     [
@@ -97,16 +98,12 @@ class FoldConstants(InPlacePass):
                 raise PostconditionError(f"constant '{node.outputs[0].name}' was not lifted")
 
 
-class FoldShapes(InPlacePass):
+class FoldShapes(StructuredPass):
     """Replace Shape, Size and the small constants computed from them by initializers.
 
     In the file they would hold on to large tensors for the sake of their dimensions, and ONNX Runtime moves Shape and
     Size nodes out of the file's order.
     """
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Fold all nodes whose outputs are small, known and exact."""
@@ -173,12 +170,8 @@ class FoldShapes(InPlacePass):
                 graph.remove(node, safe=True)
 
 
-class PinSeeds(InPlacePass):
+class PinSeeds(StructuredPass):
     """Give every random operator a seed of its own, derived from its name, where it has none."""
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Set the missing `seed` attributes."""
@@ -227,16 +220,12 @@ class NameNodes(InPlacePass):
             raise PostconditionError("two nodes share a name, or one has none")
 
 
-class WriteShapes(InPlacePass):
+class WriteShapes(StructuredPass):
     """Write the element type and the shape of every tensor into the model.
 
     ONNX Runtime's memory planner lets an output take a dying input's buffer only if the file tells both shapes, and
     the kernels of pooling gradients read their output's shape from there.
     """
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Infer and write all types."""

@@ -7,13 +7,14 @@ fail. Here the casts are nodes: values are float16 between nodes, and float32 on
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes import PassResult
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.extract import check_structure, plain_attributes
+from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.lowering.builder import list_nodes
+from poet_onnx.passes.structured import StructuredPass
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
@@ -28,7 +29,7 @@ MOVING = frozenset(
 """Operators that only move numbers, and that every CPU build of ONNX Runtime runs in float16."""
 
 
-class ComputeHalfInFloat(InPlacePass):
+class ComputeHalfInFloat(StructuredPass):
     """Put casts around every node that computes with float16.
 
     Rules:
@@ -38,10 +39,6 @@ class ComputeHalfInFloat(InPlacePass):
 
     Requires a normalized model; ensures that no other node reads or writes float16.
     """
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Cast where it is needed.

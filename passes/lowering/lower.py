@@ -9,7 +9,6 @@ from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
-from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.graph.shapes.declared import fitting
@@ -31,6 +30,7 @@ from poet_onnx.passes.lowering.half import ComputeHalfInFloat
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
 from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, WriteShapes, normalize
+from poet_onnx.passes.structured import StructuredPass
 
 OLDEST_OPSET, OPSET = 13, 17
 """The oldest version of ONNX's operators whose nodes mean the same in version 17, and the one that is written."""
@@ -68,7 +68,7 @@ RULES: dict[str, Rule] = {
 }
 
 
-class LowerTraining(InPlacePass):
+class LowerTraining(StructuredPass):
     """Replace every operator that the stock ONNX Runtime lacks by nodes that it has.
 
     Rules:
@@ -89,10 +89,6 @@ class LowerTraining(InPlacePass):
         super().__init__()
         self._kernels = kernels
         self._expansions = expansions
-
-    def requires(self, model: ir.Model) -> None:
-        """The model consists of plain nodes on tensors of numbers."""
-        check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
         """Lower all nodes.
