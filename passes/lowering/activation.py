@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
+from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rule, Rules
+
+_RowsGradient: TypeAlias = Callable[[LoweringBuilder, ir.Value, ir.Value, int], ir.Value]
+"""Writes the gradient of what normalizes along an axis, of dY and Y."""
 
 
 def _rectified(builder: LoweringBuilder, op_type: str) -> ir.Value | None:
@@ -86,17 +91,6 @@ def _gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
     return builder.op("Add", cumulative, builder.op("Mul", x, density))
 
 
-def _gelu(builder: LoweringBuilder) -> None:
-    """GeluGrad(dY, X)."""
-    builder.give(0, builder.op("Mul", builder.input(0), _gelu_slope(builder, builder.input(1))))
-
-
-def _bias_gelu(builder: LoweringBuilder) -> None:
-    """BiasGeluGrad_dX(dY, X, B): the gradient at X + B."""
-    x = builder.op("Add", builder.input(1), builder.input(2))
-    builder.give(0, builder.op("Mul", builder.input(0), _gelu_slope(builder, x)))
-
-
 def _fast_gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
     """Return the derivative of x / 2 (1 + tanh(a x + b x^3)), a = sqrt(2 / pi), b = 0.044715 a."""
     a = math.sqrt(2 / math.pi)
@@ -110,32 +104,22 @@ def _fast_gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
     return builder.op("Mul", builder.op("Add", builder.op("Add", tanh, rest), builder.number(1)), builder.number(0.5))
 
 
-def _fast_gelu(builder: LoweringBuilder) -> None:
-    """FastGeluGrad(dY, X)."""
-    builder.give(0, builder.op("Mul", builder.input(0), _fast_gelu_slope(builder, builder.input(1))))
-
-
-def _bias_fast_gelu(builder: LoweringBuilder) -> None:
-    """BiasFastGeluGrad_dX(dY, X, B): the gradient at X + B."""
-    x = builder.op("Add", builder.input(1), builder.input(2))
-    builder.give(0, builder.op("Mul", builder.input(0), _fast_gelu_slope(builder, x)))
-
-
-def _quick_gelu(builder: LoweringBuilder) -> None:
-    """QuickGeluGrad(dY, X): the derivative of x s(alpha x) is s (1 + alpha x (1 - s)), with the logistic function s."""
-    scaled = builder.op("Mul", builder.input(1), builder.number(float(builder.attributes.get("alpha", 1.702))))
+def _quick_gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
+    """Return the derivative of x s(alpha x): s (1 + alpha x (1 - s)), with the logistic function s."""
+    scaled = builder.op("Mul", x, builder.number(float(builder.attributes.get("alpha", 1.702))))
     s = builder.op("Sigmoid", scaled)
     rest = builder.op("Mul", scaled, builder.op("Sub", builder.number(1), s))
-    slope = builder.op("Mul", s, builder.op("Add", rest, builder.number(1)))
-    builder.give(0, builder.op("Mul", builder.input(0), slope))
+    return builder.op("Mul", s, builder.op("Add", rest, builder.number(1)))
 
 
-def _flat_from(builder: LoweringBuilder, index: int) -> tuple[ir.Value, ...]:
-    """Return both inputs as matrices, as softmax looks at them before version 13: rows end at `axis`."""
-    shape = builder.shape(index)
-    axis = int(builder.attributes.get("axis", 1)) % len(shape)
-    rows = math.prod(shape[:axis])
-    return tuple(builder.reshape(builder.input(i), rows, math.prod(shape[axis:])) for i in (0, 1))
+def _by(slope: Callable[[LoweringBuilder, ir.Value], ir.Value], *, biased: bool = False) -> Rule:
+    """Return the rule of a gradient (dY, X) that is dY times a slope at X, or (dY, X, B) with one at X + B."""
+
+    def rule(builder: LoweringBuilder) -> None:
+        x = builder.op("Add", builder.input(1), builder.input(2)) if biased else builder.input(1)
+        builder.give(0, builder.op("Mul", builder.input(0), slope(builder, x)))
+
+    return rule
 
 
 def _softmax_gradient(builder: LoweringBuilder, d_y: ir.Value, y: ir.Value, axis: int) -> ir.Value:
@@ -149,24 +133,27 @@ def _log_softmax_gradient(builder: LoweringBuilder, d_y: ir.Value, y: ir.Value, 
     return builder.op("Sub", d_y, builder.op("Mul", builder.op("Exp", y), builder.sum(d_y, axis)))
 
 
-def _softmax_13(builder: LoweringBuilder) -> None:
-    axis = int(builder.attributes.get("axis", -1))
-    builder.give(0, _softmax_gradient(builder, builder.input(0), builder.input(1), axis))
+def _along_axis(gradient: _RowsGradient) -> Rule:
+    """Return the rule of a gradient (dY, Y) along one axis."""
+
+    def rule(builder: LoweringBuilder) -> None:
+        axis = int(builder.attributes.get("axis", -1))
+        builder.give(0, gradient(builder, builder.input(0), builder.input(1), axis))
+
+    return rule
 
 
-def _log_softmax_13(builder: LoweringBuilder) -> None:
-    axis = int(builder.attributes.get("axis", -1))
-    builder.give(0, _log_softmax_gradient(builder, builder.input(0), builder.input(1), axis))
+def _of_matrices(gradient: _RowsGradient) -> Rule:
+    """Return the rule of a gradient (dY, Y) before version 13, where rows begin at `axis` and have all that follows."""
 
+    def rule(builder: LoweringBuilder) -> None:
+        shape = builder.shape(0)
+        axis = int(builder.attributes.get("axis", 1)) % len(shape)
+        rows, columns = math.prod(shape[:axis]), math.prod(shape[axis:])
+        d_y, y = (builder.reshape(builder.input(index), rows, columns) for index in (0, 1))
+        builder.give(0, builder.reshape(gradient(builder, d_y, y, 1), *shape))
 
-def _softmax(builder: LoweringBuilder) -> None:
-    d_y, y = _flat_from(builder, 0)
-    builder.give(0, builder.reshape(_softmax_gradient(builder, d_y, y, 1), *builder.shape(0)))
-
-
-def _log_softmax(builder: LoweringBuilder) -> None:
-    d_y, y = _flat_from(builder, 0)
-    builder.give(0, builder.reshape(_log_softmax_gradient(builder, d_y, y, 1), *builder.shape(0)))
+    return rule
 
 
 RULES: Rules = {
@@ -174,13 +161,13 @@ RULES: Rules = {
     "LeakyReluGrad": _leaky_relu,
     "SigmoidGrad": _sigmoid,
     "TanhGrad": _tanh,
-    "GeluGrad": _gelu,
-    "BiasGeluGrad_dX": _bias_gelu,
-    "FastGeluGrad": _fast_gelu,
-    "BiasFastGeluGrad_dX": _bias_fast_gelu,
-    "QuickGeluGrad": _quick_gelu,
-    "SoftmaxGrad": _softmax,
-    "SoftmaxGrad_13": _softmax_13,
-    "LogSoftmaxGrad": _log_softmax,
-    "LogSoftmaxGrad_13": _log_softmax_13,
+    "GeluGrad": _by(_gelu_slope),
+    "BiasGeluGrad_dX": _by(_gelu_slope, biased=True),
+    "FastGeluGrad": _by(_fast_gelu_slope),
+    "BiasFastGeluGrad_dX": _by(_fast_gelu_slope, biased=True),
+    "QuickGeluGrad": _by(_quick_gelu_slope),
+    "SoftmaxGrad": _of_matrices(_softmax_gradient),
+    "SoftmaxGrad_13": _along_axis(_softmax_gradient),
+    "LogSoftmaxGrad": _of_matrices(_log_softmax_gradient),
+    "LogSoftmaxGrad_13": _along_axis(_log_softmax_gradient),
 }
