@@ -1,7 +1,7 @@
 """Train from a store or without one, and print what it took: `store_memory_worker.py MODEL FOLDER STEPS COMMIT WORDS`.
 
-For store_memory.py and quantized_memory.py. The store is in the folder, with a commit every so many updates; 0: there is none. Before VmHWM is
-read it imports nothing that a user's training need not.
+For store_memory.py and quantized_memory.py. The store is in the folder, with a commit every so many updates; 0: there
+is none. Before VmHWM is read it imports nothing that a user's training need not.
 """
 
 from __future__ import annotations
