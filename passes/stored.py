@@ -41,10 +41,10 @@ from poet_onnx.description.metadata import (
 )
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.graph.operators import ONNX_DOMAINS, low_rank, quantized, vocabulary
+from poet_onnx.graph.operators import low_rank, quantized, vocabulary
 from poet_onnx.graph.operators.stored import defers
 from poet_onnx.passes.stored_constants import LEAST_BYTES, LEAST_MATRIX_BYTES, StoredConstants
-from poet_onnx.passes.views import is_matrix_transpose, only_maker
+from poet_onnx.passes.views import is_matrix_transpose, only_maker, sizes_of, takes_rows
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
 
@@ -101,7 +101,7 @@ class StreamParameters(InPlacePass):
                 _drop(graph, [inputs[name], *(inputs[slot_name(name, slot)] for slot in slots)])
                 if buffer is not None:
                     _drop(graph, [buffer])
-                stored[name] = _sizes(inputs[name])
+                stored[name] = sizes_of(inputs[name])
                 if tensor.defers:
                     deferred.append(name)
         constants = {name: each for name, each in self._choice.constants.kinds.items() if self._choice.takes(name)}
@@ -179,7 +179,7 @@ class _Tensor:
         readers = [(node, index) for node, index in value.uses() if not _is_update(node, index)]
         is_loaded = not all(_takes_handle(node, index) for node, index in readers)
         least_bytes = LEAST_BYTES if is_loaded else LEAST_MATRIX_BYTES
-        is_large = math.prod(_sizes(value)) * dtype.itemsize >= least_bytes
+        is_large = math.prod(sizes_of(value)) * dtype.itemsize >= least_bytes
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 
     def update(self, how: Updates, buffer: ir.Value | None, rates: str) -> bool:
@@ -216,7 +216,7 @@ class _Tensor:
         for node in nodes:
             if node.op_type == "AccumulateRows":
                 _, indices, gradient, *others = node.inputs
-                rows = ir.AttrInt64("rows", _sizes(self.value)[0])
+                rows = ir.AttrInt64("rows", sizes_of(self.value)[0])
                 inputs = [gradient, self._handle, indices, *others]
                 self._replace(node, "AccumulateRowsStored", inputs, [rows, *attributes])
             else:
@@ -250,8 +250,8 @@ class _Tensor:
         if any(position[node] > position[nodes[0]] for node, _ in self.value.uses()):
             return False
         _, indices, gradient, _, *after = nodes[0].inputs
-        attributes: list[ir.Attr] = [ir.AttrInt64("rows", _sizes(self.value)[0])]
-        if defers(self._rows_read(), _sizes(self.value), tensors):
+        attributes: list[ir.Attr] = [ir.AttrInt64("rows", sizes_of(self.value)[0])]
+        if defers(self._rows_read(), sizes_of(self.value), tensors):
             self._deferred = [ir.AttrInt64("tensors", tensors)]
             attributes.append(ir.AttrInt64("deferred", 1))
         self._replace(nodes[0], operator, [gradient, rates, self._handle, indices, *after], attributes)
@@ -259,8 +259,8 @@ class _Tensor:
 
     def _rows_read(self) -> int:
         """Return how many rows its readers read: all, where one reads it whole."""
-        indices = [node.inputs[1] if _takes_rows(node, index) else None for node, index in self.value.uses()]
-        sizes = [_sizes(each) if each is not None else _sizes(self.value)[:1] for each in indices]
+        indices = [node.inputs[1] if takes_rows(node, index) else None for node, index in self.value.uses()]
+        sizes = [sizes_of(each) if each is not None else sizes_of(self.value)[:1] for each in indices]
         return sum(map(math.prod, sizes))
 
     def load(self) -> None:
@@ -271,13 +271,13 @@ class _Tensor:
             graph.inputs.insert(place, self._handle)
         graph.opset_imports[POET_DOMAIN] = POET_VERSION
         dtype = ir.AttrInt64("dtype", int(value.dtype or ir.DataType.UNDEFINED))
-        sizes = _sizes(value)
+        sizes = sizes_of(value)
         position = {node: index for index, node in enumerate(graph)}
         whole, transposes = [], []
         for node, index in sorted(value.uses(), key=lambda use: position[use[0]]):
             if _takes_handle(node, index) and not self._turned:
                 node.replace_input_with(index, self._handle)
-            elif _takes_rows(node, index) and not self._turned:
+            elif takes_rows(node, index) and not self._turned:
                 table = ir.AttrInt64s("table", sizes)
                 self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table, *self._deferred])
             elif is_matrix_transpose(node):
@@ -328,19 +328,9 @@ def _handle(graph: ir.Graph, name: str) -> ir.Value:
     return handle
 
 
-def _sizes(value: ir.Value) -> tuple[int, ...]:
-    assert value.shape is not None
-    return tuple(value.shape.numpy())
-
-
 def _is_update(node: ir.Node, index: int) -> bool:
     """Return whether a node writes the parameter that it reads."""
     return node.domain == POET_DOMAIN and node.op_type.startswith("Update") and index == _PARAMETER
-
-
-def _takes_rows(node: ir.Node, index: int) -> bool:
-    is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
-    return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
 
 
 def _takes_handle(node: ir.Node, index: int) -> bool:

@@ -33,6 +33,12 @@ def is_matrix_transpose(node: ir.Node) -> bool:
     return shape is not None and len(shape) == 2 and tuple(node.attributes.get_ints("perm", [1, 0])) == (1, 0)
 
 
+def takes_rows(node: ir.Node, index: int) -> bool:
+    """Return whether a node takes rows of an input."""
+    is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
+    return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
+
+
 def seen(value: ir.Value) -> ir.Value:
     """Return what a value is a view of."""
     maker = value.producer()

@@ -28,7 +28,7 @@ from poet_onnx.passes.matrix_products import TIMES, product_of
 from poet_onnx.passes.node_builder import tensor_initializer
 from poet_onnx.passes.panel_comparison import ACROSS, AnyComparison, Comparison, note_comparisons
 from poet_onnx.passes.quantized.blocks import BITS, bytes_of
-from poet_onnx.passes.views import replace_node
+from poet_onnx.passes.views import replace_node, takes_rows
 
 _WHOLE_BYTES = 64 << 20
 """Floats of the largest matrix that is compared as a whole; the part that is compared of others has many panels."""
@@ -112,7 +112,7 @@ class UseQuantizedPanels(InPlacePass):
             matrix = _Matrix.of(node)
             for reader, index, is_transposed in list(matrix.readers()) if matrix is not None else ():
                 assert matrix is not None
-                if _takes_rows(reader, index) and not is_transposed:
+                if takes_rows(reader, index) and not is_transposed:
                     inputs = [reader.inputs[1], *self._inputs(graph, matrix)]
                     replace_node(reader, GATHER, inputs, matrix.attributes, [reader.outputs[0]])
                     modified = True
@@ -175,11 +175,6 @@ def _in_bytes(graph: ir.Graph, value: ir.Value) -> ir.Value:
 def _turns(node: ir.Node) -> bool:
     is_transpose = node.op_type == "Transpose" and node.domain in ONNX_DOMAINS
     return is_transpose and tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
-
-
-def _takes_rows(node: ir.Node, index: int) -> bool:
-    is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
-    return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
 
 
 def _is_vocabulary(node: ir.Node, index: int) -> bool:

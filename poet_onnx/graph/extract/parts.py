@@ -173,7 +173,7 @@ def _padded(node: ir.Node, _: ir.Value, part: Positions) -> Step:
 
 
 def _reversed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
-    return [] if _attribute(node, "time_axis") in part else _first(node, part)
+    return [] if integer_of(node, "time_axis") in part else _first(node, part)
 
 
 def _sliced(node: ir.Node, output: ir.Value, part: Positions) -> Step:
@@ -211,7 +211,7 @@ def _split(node: ir.Node, output: ir.Value, part: Positions) -> Step:
     rank = _rank(node.inputs[0], output)
     if not rank:
         return []
-    axis = _attribute(node, "axis") % rank
+    axis = integer_of(node, "axis") % rank
     sizes = [_size(each, axis) for each in node.outputs[: output.index() or 0]]
     own = _size(output, axis)
     if own is None or not all(size is not None for size in sizes):
@@ -226,7 +226,7 @@ def _gathered(node: ir.Node, _: ir.Value, part: Positions) -> Iterator[tuple[ir.
     rank = _rank(source)
     if source is None or indices is None or not rank:
         return
-    axis = _attribute(node, "axis") % rank
+    axis = integer_of(node, "axis") % rank
     last, size = axis + indices.ndim, _size(source, axis)
     chosen = indices[tuple(_slice(part.get(place)) for place in range(axis, last))]
     if size is None and chosen.size and chosen.min() < 0:
@@ -256,7 +256,7 @@ def _slice(row: range | None) -> slice:
 
 def _joined(node: ir.Node, output: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions]]:
     rank = _rank(output, *node.inputs)
-    axis = _attribute(node, "axis") % rank if rank else 0
+    axis = integer_of(node, "axis") % rank if rank else 0
     begin: int | None = 0
     for source in node.inputs:
         size = None if source is None else _size(source, axis)
@@ -294,7 +294,7 @@ _KEEPING_ALL = _RULES.keys() - {"Split", "SplitTraining", *JOINS, "Slice", "Gath
 """Operators whose output as a whole is of the first input as a whole."""
 
 
-def _attribute(node: ir.Node, name: str) -> int:
+def integer_of(node: ir.Node, name: str) -> int:
     """Return an attribute that is 0 where it is left out."""
     value = plain_attributes(node).get(name, 0)
     return value if isinstance(value, int) else 0

@@ -21,8 +21,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from poet_onnx.graph.extract.build import plain_attributes
-from poet_onnx.graph.extract.parts import JOINS, MOVES, parts_of_inputs
+from poet_onnx.graph.extract.parts import JOINS, MOVES, integer_of, parts_of_inputs
 from poet_onnx.graph.input_ranges import Range, Ranges
 from poet_onnx.graph.operators import KNOWN_DOMAINS, vocabulary
 
@@ -65,12 +64,6 @@ def _input(node: ir.Node, place: int) -> ir.Value | None:
     return node.inputs[place] if place < len(node.inputs) else None
 
 
-def _attribute(node: ir.Node, name: str) -> int:
-    """Return an attribute that is 0 where it is left out."""
-    value = plain_attributes(node).get(name, 0)
-    return value if isinstance(value, int) else 0
-
-
 def _size(node: ir.Node, place: int, axis: int) -> int | None:
     """Return a size of an input if the graph says it."""
     value = _input(node, place)
@@ -90,7 +83,7 @@ def _integer(value: ir.Value | None) -> int | None:
 def _classes(node: ir.Node) -> Range | None:
     """Return what a loss of scores and labels takes; of ONNX Runtime's own, an input is the label to be ignored."""
     size, given = _size(node, 0, 1), _input(node, 3) if "Internal" in node.op_type else None
-    ignored = _attribute(node, "ignore_index") if "ignore_index" in node.attributes else None
+    ignored = integer_of(node, "ignore_index") if "ignore_index" in node.attributes else None
     if given is not None:
         ignored = _integer(given)
     if size is None or (given is not None and ignored is None):
@@ -100,12 +93,12 @@ def _classes(node: ir.Node) -> Range | None:
 
 def _words(node: ir.Node) -> Range:
     """Return what a loss of a language model takes, whose scores nobody makes as a whole."""
-    words, ignored = node.attributes["matrix"].as_ints()[0], _attribute(node, "ignore_index")
-    return Range(0, words - 1, ignored if _attribute(node, "ignoring") else None)
+    words, ignored = node.attributes["matrix"].as_ints()[0], integer_of(node, "ignore_index")
+    return Range(0, words - 1, ignored if integer_of(node, "ignoring") else None)
 
 
 def _rows(node: ir.Node) -> Range | None:
-    data, size = _input(node, 0), _size(node, 0, _attribute(node, "axis"))
+    data, size = _input(node, 0), _size(node, 0, integer_of(node, "axis"))
     if data is None or size is None:
         return None
     is_table = all(value.producer() is None for value in _origins(data))
@@ -113,12 +106,12 @@ def _rows(node: ir.Node) -> Range | None:
 
 
 def _elements(node: ir.Node) -> Range | None:
-    size = _size(node, 0, _attribute(node, "axis"))
+    size = _size(node, 0, integer_of(node, "axis"))
     return None if size is None else Range(0, size - 1)
 
 
 def _coordinates(node: ir.Node) -> Range | None:
-    first, count = _attribute(node, "batch_dims"), _size(node, 1, -1)
+    first, count = integer_of(node, "batch_dims"), _size(node, 1, -1)
     sizes = [_size(node, 0, first + place) for place in range(min(count or 0, _MOST_AXES))]
     known = [size for size in sizes if size is not None]
     return Range(-max(known), max(known) - 1) if known and len(known) == count else None
@@ -130,7 +123,7 @@ def _one_hot(node: ir.Node) -> Range | None:
 
 
 def _lengths(axis: str, node: ir.Node) -> Range | None:
-    longest = _size(node, 0, _attribute(node, axis))
+    longest = _size(node, 0, integer_of(node, axis))
     return None if longest is None else Range(0, longest)
 
 
