@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.graph.extract import load_model
 from poet_onnx.graph.extract.artifacts import GRADIENT_SUFFIX
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs
+from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs, named
 from poet_onnx.passes.normalize import InlineFunctions
 from poet_onnx.passes.own_statistics import OwnStatistics, own_names, read_names
 
@@ -78,7 +77,7 @@ class SettleBatchNorm(InPlacePass):
         elif self._frozen in (ALL, NONE):
             frozen = nodes if self._frozen == ALL else []
         else:
-            frozen = _by_name(nodes, self._frozen)
+            frozen = named(nodes, self._frozen, "batch normalization in training")
         return FreezeBatchNorm(node.outputs[0].name or "" for node in frozen)(model)
 
     def _by_evidence(self, nodes: Sequence[ir.Node], twin: Callable[[ir.Node], ir.Node | None]) -> list[ir.Node]:
@@ -164,20 +163,3 @@ def _matched(node: ir.Node) -> list[ir.Value]:
     """Return what a batch normalization is matched by: its scale, if that is a parameter, and what it makes."""
     scale = node.inputs[1]
     return [*([scale] if scale is not None and scale.is_graph_input() else []), node.outputs[0]]
-
-
-def _by_name(nodes: Sequence[ir.Node], patterns: str) -> list[ir.Node]:
-    frozen = []
-    for pattern in map(str.strip, patterns.split(",")):
-        found = [node for node in nodes if any(fnmatchcase(name, pattern) for name in _names(node))]
-        if not found:
-            raise InputError(
-                f"No batch normalization in training, nor a parameter of one, is named {pattern!r}: give auto, all, "
-                "none, or patterns such as 'layer1.*', with commas between them."
-            )
-        frozen += found
-    return list(dict.fromkeys(frozen))
-
-
-def _names(node: ir.Node) -> list[str]:
-    return [node.name or "", *(value.name or "" for value in node.inputs[1:5] if value is not None)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
 import numpy as np
 import onnx_ir as ir
@@ -74,6 +75,28 @@ def batch_norms(model: ir.Model) -> Iterator[ir.Node]:
     for node in model.graph:
         if node.domain == MICROSOFT_DOMAIN and node.op_type == "BatchNormInternal":
             yield node
+
+
+def named(nodes: Iterable[ir.Node], patterns: str, kind: str) -> list[ir.Node]:
+    """Return the nodes of a kind that patterns name, by their own names or those of parameters or statistics.
+
+    Raises:
+        InputError: a pattern without a match.
+    """
+    names = {
+        node: [node.name or "", *(value.name or "" for value in node.inputs[1:5] if value is not None)]
+        for node in nodes
+    }
+    found: dict[ir.Node, None] = {}
+    for pattern in map(str.strip, patterns.split(",")):
+        matches = [node for node in names if any(fnmatchcase(name, pattern) for name in names[node])]
+        if not matches:
+            raise InputError(
+                f"No {kind}, nor a parameter of one, is named {pattern!r}: give auto, all, none, or patterns such as "
+                "'layer1.*', with commas between them."
+            )
+        found |= dict.fromkeys(matches)
+    return list(found)
 
 
 def frozen_outputs(model: ir.Model) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
@@ -11,6 +10,7 @@ from poet_onnx.choices import ALL, AUTO, NONE
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.frozen_batch_norm import named
 
 FIRST_WITH_MODE = 14
 """The opset in which a batch normalization got its attribute `training_mode`."""
@@ -42,15 +42,7 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
         _check_momentum(nodes)
         _warn_of([node for node in nodes if not _trains(node) and not _computes_statistics(node)], warn)
         return
-    kept = set(nodes) if frozen == ALL else set()
-    for pattern in [] if frozen in (ALL, NONE) else [part.strip() for part in frozen.split(",")]:
-        found = [node for node in nodes if any(fnmatchcase(name, pattern) for name in _names(node))]
-        if not found:
-            raise InputError(
-                f"No batch normalization, nor a parameter of one, is named {pattern!r}: give auto, all, none, or"
-                " patterns such as 'layer1.*', with commas between them."
-            )
-        kept.update(found)
+    kept = nodes if frozen == ALL else [] if frozen == NONE else named(nodes, frozen, "batch normalization")
     for node in nodes:
         if not _computes_statistics(node):
             _set_mode(node, trains=node not in kept)
@@ -100,10 +92,6 @@ def _warn_of(frozen: list[ir.Node], warn: Callable[[str], None]) -> None:
             f"Batch normalization {quoted(names, 1)} was exported for inference and keeps to its running statistics:"
             " let all train with --frozen-batch-norm none, or say that it is so with all."
         )
-
-
-def _names(node: ir.Node) -> list[str]:
-    return [node.name or "", *(value.name or "" for value in node.inputs[1:5] if value is not None)]
 
 
 def _set_mode(node: ir.Node, *, trains: bool) -> None:
