@@ -7,6 +7,7 @@ import onnx_ir as ir
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
+from poet_onnx.gradients.rules.elementwise import reduced
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.operators.activations import GATED_ACTIVATE
 
@@ -72,27 +73,17 @@ def gelu(builder: GradientBuilder) -> None:
     builder.send(0, builder.own("GeluGrad" if is_exact else "FastGeluGrad", builder.gradient(), builder.input(0)))
 
 
-@gradient_of("FastGelu", domain=MICROSOFT_DOMAIN)
-def fast_gelu(builder: GradientBuilder) -> None:
-    """Differentiate the form with a hyperbolic tangent, perhaps of a sum with a bias."""
+@gradient_of("FastGelu", "BiasGelu", domain=MICROSOFT_DOMAIN)
+def gelu_of_sum(builder: GradientBuilder) -> None:
+    """Differentiate a form behind a sum with a bias; FastGelu, with a hyperbolic tangent, may have none."""
+    form = builder.node.op_type.removeprefix("Bias")
     if not builder.has(1):
-        builder.send(0, builder.own("FastGeluGrad", builder.gradient(), builder.input(0)))
+        builder.send(0, builder.own(f"{form}Grad", builder.gradient(), builder.input(0)))
         return
-    gradient = builder.own("BiasFastGeluGrad_dX", builder.gradient(), builder.input(0), builder.input(1))
+    gradient = builder.own(f"Bias{form}Grad_dX", builder.gradient(), builder.input(0), builder.input(1))
     builder.send(0, gradient)
     if builder.wants(1):
-        shape = builder.shape(builder.input(0))
-        builder.send(1, builder.unbroadcast(gradient, shape, builder.shape(builder.input(1))))
-
-
-@gradient_of("BiasGelu", domain=MICROSOFT_DOMAIN)
-def bias_gelu(builder: GradientBuilder) -> None:
-    """Differentiate a sum with a bias and the exact form of Gelu behind it."""
-    gradient = builder.own("BiasGeluGrad_dX", builder.gradient(), builder.input(0), builder.input(1))
-    builder.send(0, gradient)
-    if builder.wants(1):
-        shape = builder.shape(builder.input(0))
-        builder.send(1, builder.unbroadcast(gradient, shape, builder.shape(builder.input(1))))
+        builder.send(1, reduced(builder, gradient, 1))
 
 
 @gradient_of("Softplus")
@@ -110,7 +101,7 @@ def parametric_relu(builder: GradientBuilder) -> None:
         builder.send(0, builder.op("Where", positive, gradient, builder.op("Mul", gradient, slope)))
     if builder.wants(1):
         below = builder.op("Where", positive, builder.number(0, x), builder.op("Mul", gradient, x))
-        builder.send(1, builder.unbroadcast(below, builder.shape(x), builder.shape(slope)))
+        builder.send(1, reduced(builder, below, 1))
 
 
 @gradient_of("ThresholdedRelu")
