@@ -16,6 +16,7 @@ without_gradient(
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"
 )
 without_gradient("Sign", "Floor", "Ceil", "Round", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
+without_gradient("DequantizeLinear")  # of weights of a few bits, which are frozen
 
 
 def reduced(builder: GradientBuilder, gradient: ir.Value, index: int) -> ir.Value:
