@@ -77,8 +77,8 @@ class Watched(ABC):
 
     name: str
 
-    def __init__(self, period_seconds: float, *, in_background: bool) -> None:
-        self._period_seconds = period_seconds
+    def __init__(self, period_seconds: float, clock: Callable[[], float], *, in_background: bool) -> None:
+        self._period_seconds, self._clock = period_seconds, clock
         self._lock = threading.Lock()
         self._failure: Exception | None = None
         self._closed = threading.Event()
@@ -86,6 +86,10 @@ class Watched(ABC):
         if in_background:
             self._thread = threading.Thread(target=self._watch, name="poet-meter", daemon=True)
             self._thread.start()
+
+    def now(self) -> float:
+        """Return the seconds of the meter's clock."""
+        return self._clock()
 
     @abstractmethod
     def watch(self) -> None:
@@ -129,9 +133,9 @@ class SampledMeter(Watched):
             OSError, ValueError: if it cannot be read.
         """
         self.name, self.update_seconds = sensor.name, sensor.update_seconds
-        self._sensor, self._clock = sensor, clock
+        self._sensor = sensor
         self._watts, self._last, self._joules = sensor.read_watts(), clock(), 0.0
-        super().__init__(max(sensor.update_seconds, _LEAST_SAMPLE_SECONDS), in_background=in_background)
+        super().__init__(max(sensor.update_seconds, _LEAST_SAMPLE_SECONDS), clock, in_background=in_background)
 
     def watch(self) -> None:
         """Read the sensor."""
@@ -144,10 +148,6 @@ class SampledMeter(Watched):
             now = self._clock()
             self._joules += self._watts * (now - self._last)
             self._watts, self._last = watts, now
-
-    def now(self) -> float:
-        """Return the seconds of the meter's clock."""
-        return self._clock()
 
     def mark(self) -> Mark:
         """Return this moment; the sensor is not read for it, which may take longer than what is measured."""

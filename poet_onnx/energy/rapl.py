@@ -45,16 +45,12 @@ class RaplMeter(Watched):
         self._counters = [zone / "energy_uj" for zone in zones]
         self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
         self._last = [int(counter.read_text()) for counter in self._counters]
-        self._microjoules, self._clock = 0, clock
-        super().__init__(_WATCH_SECONDS, in_background=in_background)
+        self._microjoules = 0
+        super().__init__(_WATCH_SECONDS, clock, in_background=in_background)
 
     def watch(self) -> None:
         """Notice a wrap."""
         self.mark()
-
-    def now(self) -> float:
-        """Return the seconds of the meter's clock."""
-        return self._clock()
 
     def mark(self) -> Mark:
         """Return this moment; a counter that wrapped once is continued."""
