@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from poet_onnx.errors import CheckFailedError
@@ -27,6 +28,7 @@ from poet_onnx.scheduling.baselines import (
     pofo,
     revolve,
 )
+from poet_onnx.scheduling.baselines.neighborhoods import Components, Local
 from poet_onnx.scheduling.baselines.outcome import CannotError, NoPlanError, Outcome, Task
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.order import memory_aware_order
@@ -61,8 +63,8 @@ METHODS: Mapping[str, Method] = {
     "chen-sqrt": Method("Chen et al. 2016", "recomputes segments of sqrt(n) stages", chen.offer_sqrt),
     "chen-greedy": Method("Chen et al. 2016", "recomputes segments of b bytes, for the best b", chen.offer_greedy),
     "dtr": Method("Kirisame et al. 2021", "evicts online by h_DTR, recomputes on demand", dtr.offer),
-    "dtr-eq": Method("Kirisame et al. 2021", "the same by h_DTR^eq", dtr.offer_eq),
-    "dtr-local": Method("Kirisame et al. 2021", "the same by h_DTR^local", dtr.offer_local),
+    "dtr-eq": Method("Kirisame et al. 2021", "the same by h_DTR^eq", partial(dtr.offer, neighbors=Components)),
+    "dtr-local": Method("Kirisame et al. 2021", "the same by h_DTR^local", partial(dtr.offer, neighbors=Local)),
     "checkmate": Method("Jain et al. 2020", "recomputes by a program for least time", checkmate.offer),
     "pofo": Method("Beaumont et al. 2021", "keeps, pages or recomputes each stage once; least time", pofo.offer),
     "capuchin": Method("Peng et al. 2020", "pages by free time, then pages or recomputes by delay", capuchin.offer),

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from poet_onnx.scheduling.baselines.horizon import find_horizon
-from poet_onnx.scheduling.baselines.neighborhoods import Components, Directed, Local
+from poet_onnx.scheduling.baselines.neighborhoods import Directed, Local
 from poet_onnx.scheduling.baselines.outcome import CannotError, Task
 from poet_onnx.scheduling.baselines.tape import Tape
 
@@ -28,22 +28,8 @@ MOST_REPEATS = 50
 _TINY = 1e-12
 
 
-def offer(task: Task) -> str:
-    """Offer what h_DTR makes of the budget."""
-    return _offered(task, Directed)
-
-
-def offer_eq(task: Task) -> str:
-    """Offer what h_DTR^eq makes of the budget."""
-    return _offered(task, Components)
-
-
-def offer_local(task: Task) -> str:
-    """Offer what h_DTR^local makes of the budget."""
-    return _offered(task, Local)
-
-
-def _offered(task: Task, neighbors: Callable[[Machine], Local]) -> str:
+def offer(task: Task, neighbors: Callable[[Machine], Local] = Directed) -> str:
+    """Offer what h_DTR makes of the budget, or with other neighbors its kin."""
     for budget_bytes in task.budgets():
         machine = Machine(task, budget_bytes, neighbors)
         machine.run_all()
