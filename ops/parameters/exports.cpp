@@ -2,6 +2,7 @@
 // what is wrong to `error`, and returns -1.
 #include <algorithm>
 #include <cstdio>
+#include <type_traits>
 #include <vector>
 
 #include "parameters/optimizer.h"
@@ -13,10 +14,16 @@ namespace {
 
 constexpr size_t kErrorBytes = 1024;
 
+// What `body` returns, or 0 where it returns nothing.
 template <class Body>
 int64_t answered(char* error, Body&& body) {
   try {
-    return static_cast<int64_t>(body());
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      return 0;
+    } else {
+      return static_cast<int64_t>(body());
+    }
   } catch (const std::exception& failed) {
     std::snprintf(error, kErrorBytes, "%s", failed.what());
     return -1;
@@ -52,10 +59,7 @@ POET_EXPORT int64_t poet_store_open(const char* directory, int access, char* err
 }
 
 POET_EXPORT int64_t poet_store_close(uint64_t number, char* error) {
-  return answered(error, [&] {
-    poet::ParameterStore::close(number);
-    return 0;
-  });
+  return answered(error, [&] { poet::ParameterStore::close(number); });
 }
 
 // What was said when the store was made.
@@ -75,18 +79,12 @@ POET_EXPORT int64_t poet_store_handle(uint64_t number, uint64_t tensor) {
 
 POET_EXPORT int64_t poet_store_read(uint64_t number, uint64_t tensor, uint64_t offset, void* to, uint64_t bytes,
                                     char* error) {
-  return answered(error, [&] {
-    poet::ParameterStore::find(number)->read(tensor, offset, to, bytes);
-    return 0;
-  });
+  return answered(error, [&] { poet::ParameterStore::find(number)->read(tensor, offset, to, bytes); });
 }
 
 POET_EXPORT int64_t poet_store_write(uint64_t number, uint64_t tensor, uint64_t offset, const void* from,
                                      uint64_t bytes, char* error) {
-  return answered(error, [&] {
-    poet::ParameterStore::find(number)->write(tensor, offset, from, bytes);
-    return 0;
-  });
+  return answered(error, [&] { poet::ParameterStore::find(number)->write(tensor, offset, from, bytes); });
 }
 
 // Updates a parameter and what its optimizer keeps for it, the tensors behind it, from element `first` on: with SGD,
@@ -99,35 +97,22 @@ POET_EXPORT int64_t poet_store_update(uint64_t number, uint64_t tensor, uint64_t
                                                [&](const poet::ParameterStore::Part& part) {
                                                  run(part.tensors, gradient + (part.first - first), part.count, rates);
                                                });
-    return 0;
   });
 }
 
 // A step begins: pages are read ahead in the order of the last one.
 POET_EXPORT int64_t poet_store_begin_step(uint64_t number, char* error) {
-  return answered(error, [&] {
-    poet::ParameterStore::find(number)->begin_step();
-    return 0;
-  });
+  return answered(error, [&] { poet::ParameterStore::find(number)->begin_step(); });
 }
 
 POET_EXPORT int64_t poet_store_commit(uint64_t number, const char* text, uint64_t bytes, char* error) {
-  return answered(error, [&] {
-    poet::ParameterStore::find(number)->commit({text, bytes});
-    return 0;
-  });
+  return answered(error, [&] { poet::ParameterStore::find(number)->commit({text, bytes}); });
 }
 
 POET_EXPORT int64_t poet_store_verify(uint64_t number, char* error) {
-  return answered(error, [&] {
-    poet::ParameterStore::find(number)->verify();
-    return 0;
-  });
+  return answered(error, [&] { poet::ParameterStore::find(number)->verify(); });
 }
 
 POET_EXPORT int64_t poet_store_statistics(uint64_t number, poet::ParameterStatistics* out, char* error) {
-  return answered(error, [&] {
-    *out = poet::ParameterStore::find(number)->statistics();
-    return 0;
-  });
+  return answered(error, [&] { *out = poet::ParameterStore::find(number)->statistics(); });
 }
