@@ -73,7 +73,6 @@ constexpr uint32_t kOrtApiVersion = 18;  // the newest that 1.19.2 offers to cus
 
 // OrtErrorCode
 constexpr int kOrtFail = 1;
-constexpr int kOrtInvalidArgument = 2;
 
 // OrtCustomOpInputOutputCharacteristic
 constexpr int kRequired = 0, kOptional = 1;
@@ -92,7 +91,6 @@ constexpr int32_t kUndefined = 0;
 constexpr int32_t kFloat = 1;
 constexpr int32_t kInt32 = 6;
 constexpr int32_t kInt64 = 7;
-constexpr int32_t kString = 8;
 constexpr int32_t kBool = 9;
 constexpr int32_t kDouble = 11;
 
