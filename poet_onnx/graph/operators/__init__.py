@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from poet_onnx.graph.operators.registry import SPECS, UNDECLARED, spec_of
+from poet_onnx.graph.operators.registry import SPECS, spec_of
 from poet_onnx.graph.operators.spec import (
     BUFFER,
     KNOWN_DOMAINS,
     MICROSOFT_DOMAIN,
     ONNX_DOMAINS,
-    Attribute,
     Call,
     OpSpec,
     Schema,
@@ -22,8 +21,6 @@ __all__ = [
     "MICROSOFT_DOMAIN",
     "ONNX_DOMAINS",
     "SPECS",
-    "UNDECLARED",
-    "Attribute",
     "Call",
     "OpSpec",
     "Schema",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-import onnx_ir as ir
-
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators.rules import INT64, like, nothing
+from poet_onnx.graph.operators.rules import INT64, like, nothing, of_attributes
 from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, OpSpec, Schema
 from poet_onnx.graph.operators.updates import flag
@@ -39,12 +37,8 @@ def _token(context: ShapeContext) -> list[TensorType]:
     return [_TOKEN]
 
 
-def _paged_in(context: ShapeContext) -> list[TensorType]:
-    return [TensorType(ir.DataType(context.attributes["dtype"]), tuple(context.attributes["shape"]))]
-
-
 def _page_and_ticket(context: ShapeContext) -> list[TensorType]:
-    return [*_paged_in(context), _TOKEN]
+    return [*of_attributes(context), _TOKEN]
 
 
 SPECS = [
@@ -93,7 +87,7 @@ SPECS = [
     ),
     _planned(
         "PageIn",
-        shape=_paged_in,
+        shape=of_attributes,
         schema=Schema(
             "PageIn(token, trigger...) -> Y: reads the tensor of a token from the page file.", (("Y", "T"),), _PAGE
         ),

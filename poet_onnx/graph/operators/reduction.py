@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from poet_onnx.graph.operators.movement import axes_of
-from poet_onnx.graph.operators.rules import FLOAT, INT64, nothing, per_input
+from poet_onnx.graph.operators.rules import INT64, nothing, per_input, scalar
 from poet_onnx.graph.operators.shape_context import Array, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Evaluator, OpSpec, family
 
@@ -22,10 +22,6 @@ def _sum_shape(context: ShapeContext) -> list[TensorType]:
     kept = bool(context.integer("keepdims", 1))
     shape = tuple(1 if i in axes else size for i, size in enumerate(data.shape) if kept or i not in axes)
     return [TensorType(data.dtype, shape)]
-
-
-def _scalar(context: ShapeContext) -> list[TensorType]:
-    return [TensorType(FLOAT, ())]
 
 
 def broadcast_gradient_axes(first: Sequence[int], second: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -74,7 +70,7 @@ SPECS = [
     *family("ReduceLogSumExp ReduceLogSum", work=per_input(12), workspace=nothing),
     OpSpec("CumProd", workspace=nothing),
     OpSpec("ReduceSumTraining", MICROSOFT_DOMAIN, shape=_sum_shape, work=per_input(1), workspace=nothing),
-    OpSpec("ReduceAllL2", MICROSOFT_DOMAIN, shape=_scalar, work=per_input(1), workspace=nothing),
+    OpSpec("ReduceAllL2", MICROSOFT_DOMAIN, shape=scalar, work=per_input(1), workspace=nothing),
     OpSpec(
         "BroadcastGradientArgs", MICROSOFT_DOMAIN, shape=_broadcast_shapes, value=_broadcast_axes, workspace=nothing
     ),

@@ -24,6 +24,16 @@ def like(*indices: int) -> Rule:
     return rule
 
 
+def scalar(_: ShapeContext) -> list[TensorType]:
+    """Return the type of an output of one float."""
+    return [TensorType(FLOAT, ())]
+
+
+def of_attributes(context: ShapeContext) -> list[TensorType]:
+    """Return the type that the node says in attributes."""
+    return [TensorType(ir.DataType(context.attributes["dtype"]), tuple(context.attributes["shape"]))]
+
+
 def shape_from(shape_index: int, dtype_index: int) -> Rule:
     """Return a rule: the output's dimensions are the value of an input, as for gradients of gathers and slices."""
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.description.optimizers import MOST_MISSED
 from poet_onnx.graph.operators.fitting import expect_count
-from poet_onnx.graph.operators.rules import movement, nothing, of_each
+from poet_onnx.graph.operators.rules import movement, nothing, of_attributes, of_each
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     Attribute,
@@ -62,10 +62,6 @@ COLLECTS = ("AccumulateStored", "AccumulateRowsStored")
 
 def _handle_fits(place: int) -> Check:
     return lambda context: expect_count(context, place, 1)
-
-
-def _loaded(context: ShapeContext) -> list[TensorType]:
-    return [TensorType(ir.DataType(context.attributes["dtype"]), tuple(context.attributes["shape"]))]
 
 
 def _gathered(context: ShapeContext) -> list[TensorType]:
@@ -195,7 +191,7 @@ def _table_bytes(call: Call, indices: int = 3) -> int:
 SPECS = [
     _reads(
         "LoadStored",
-        shape=_loaded,
+        shape=of_attributes,
         check=_handle_fits(0),
         storage=_whole,
         schema=Schema(

@@ -8,7 +8,7 @@ from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count, said
 from poet_onnx.graph.operators.linear import NARROW_ROWS, PANELS, matrix_of, most_rows, panel_count
 from poet_onnx.graph.operators.quantized import QUANTIZATION, matrix_fits, spare_bytes, stored_parts, window_rows
-from poet_onnx.graph.operators.rules import FLOAT
+from poet_onnx.graph.operators.rules import FLOAT, scalar
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work, elements
 
@@ -46,12 +46,8 @@ def matrix_inputs(bits: int, zeroed: int) -> int:
     return 1 if bits == FLOAT_BITS else 2 + bool(zeroed)
 
 
-def _loss(_: ShapeContext) -> list[TensorType]:
-    return [TensorType(FLOAT, ())]
-
-
 def _loss_and_gradient(context: ShapeContext) -> list[TensorType]:
-    return [TensorType(FLOAT, ()), TensorType(FLOAT, context.type(0).shape)]
+    return [*scalar(context), TensorType(FLOAT, context.type(0).shape)]
 
 
 def _fits(context: ShapeContext) -> None:
@@ -148,7 +144,7 @@ SPECS = [
     OpSpec(
         LOSS,
         POET_DOMAIN,
-        shape=_loss,
+        shape=scalar,
         check=_fits,
         work=_work,
         storage=_panels_read,
