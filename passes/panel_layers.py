@@ -31,13 +31,7 @@ def is_product(node: ir.Node, transposes: tuple[int, int]) -> bool:
 def product_behind(
     value: ir.Value | None, through: Collection[str], transposes: tuple[int, int]
 ) -> tuple[ir.Node, ...]:
-    """Return a product and the views of it, first to last, that end in a value; none where that is no such.
-
-    Args:
-        value: as for `made_behind`; so is `through`.
-        through: likewise.
-        transposes: as for `is_product`.
-    """
+    """Return what `made_behind` does where that begins with a product, as of `is_product`; else nothing."""
     found = made_behind(value, through)
     return found if found and is_product(found[0], transposes) else ()
 

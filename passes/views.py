@@ -56,15 +56,7 @@ def replace_node(
     attributes: Sequence[ir.Attr],
     replaced: Sequence[ir.Value],
 ) -> None:
-    """Put a node of ours in the place of another one, under its name; it makes what other nodes made.
-
-    Args:
-        old: node.
-        operator: of the new one.
-        inputs: likewise.
-        attributes: likewise.
-        replaced: values that the new node makes.
-    """
+    """Put a node of ours in the place of an old one, under its name; it makes the values that are replaced."""
     graph = old.graph
     assert graph is not None
     outputs = [ir.Value(type=value.type, shape=value.shape) for value in replaced]

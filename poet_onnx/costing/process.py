@@ -358,14 +358,9 @@ def evaluation_memory(
     nodes: int,
     region_bytes: int,
 ) -> EvaluationMemory:
-    """Return what an evaluation graph takes in a process that trains.
+    """Return what an evaluation graph takes in a process that trains with another one, which has large constants, too.
 
-    Args:
-        graph: for evaluation.
-        training: the training graph, with which it shares large constants.
-        costs: as for `process_memory`; so are the others.
-        nodes: likewise.
-        region_bytes: likewise.
+    The other arguments are those of `process_memory`.
     """
     session_bytes = nodes * costs.session_bytes_per_node + len(graph.inputs) * costs.session_bytes_per_input
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0

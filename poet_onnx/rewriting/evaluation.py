@@ -220,18 +220,10 @@ def _prepared(
     constants: StoredConstants | None = None,
     is_exported: bool = True,
 ) -> ir.Model:
-    """Return a graph of the loss, lowered as the training graph is.
+    """Return a graph of the loss, which is not changed, lowered as the training graph is.
 
-    Args:
-        given: the graph, which is not changed.
-        frozen: names of weights that stay whole.
-        arrays: names of parameters and running statistics.
-        device: as for `EvaluationStep.beside`; so are the others.
-        target: likewise.
-        threads: likewise.
-        stored: likewise.
-        constants: likewise.
-        is_exported: whether the graph is also exported.
+    Weights named in `frozen` stay whole, and `arrays` names parameters and running statistics. The rest is as for
+    `EvaluationStep.beside`, but whether the graph is also exported.
     """
     model = given.clone()
     graph = model.graph

@@ -306,12 +306,7 @@ def _is_planned(node: ir.Node) -> bool:
 
 
 def _carry_out(answer: Answer, region_bytes: int) -> None:
-    """Write a plan into the model of its graph variant.
-
-    Args:
-        answer: with the plan.
-        region_bytes: of the region that it shares with the evaluation.
-    """
+    """Write a plan into the model of its graph variant, with a region of a size that the evaluation needs, too."""
     baseline, laid_out, request = answer.baseline, answer.laid_out, answer.asked.request
     Sequential(
         AnnotateCosts(baseline.costs),

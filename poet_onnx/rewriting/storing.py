@@ -179,13 +179,8 @@ def answer_where_it_fits(
 ) -> Answer:
     """Plan a step as `answer_of` does, with parameters in a store where that is asked for, or not all fits into RAM.
 
-    Args:
-        model: as for `answer_of`; so are the others.
-        request: likewise.
-        updates: likewise.
-        evaluation: returns what the process runs besides, where what is `stored`, and `constants`, live in a store.
-        constants: returns those that may live there.
-        settled: names of what lives in a store, where that is settled; none of them for no store.
+    What the process runs besides, `evaluation` returns for what is `stored`, and for the `constants` of which some may
+    live there. `settled` has the names of what lives in a store, where that is settled; none of them for no store.
 
     Raises:
         InputError: if a store is asked for that cannot be; and what `answer_of` raises.

@@ -115,14 +115,8 @@ def variant_of(
 ) -> GraphVariant:
     """Return the variant of a normalized model that a plan was made for; the model is not changed.
 
-    Args:
-        model: as for `variants`; so are the others.
-        target: likewise.
-        options: of the variant.
-        updates: likewise.
-        stored: likewise, of a variant that has a store.
-        panels: what `panels_on` returns for the device; None where nothing is stored.
-        threads: as for `variants`.
+    The arguments are those of `variants`, but the variant's options, and what `panels_on` returns for the device: None
+    where nothing is stored.
 
     Raises:
         InputError: if the model has no such variant.

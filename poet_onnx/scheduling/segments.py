@@ -82,14 +82,8 @@ def in_segments(profile: Profile, limits: Limits, segments: int, parts: int = 1)
 def _backward(made: Integers, first: Integers, last: Integers, begin: int, end: int) -> int | None:
     """Return the place at which the backward pass first wants a value from inside a segment, or None.
 
-    It has left the next segment by then: what crosses the end, and was made last, is wanted no more.
-
-    Args:
-        made: where the value of each interval is made.
-        first: of each interval.
-        last: likewise.
-        begin: of the segment, a place.
-        end: likewise.
+    It has left the next segment by then: what crosses the end, and was made last, is wanted no more. Of each interval
+    there are its first and last place, and that at which its value is made.
     """
     crossing = np.nonzero((begin < made) & (made <= end) & (end < first))[0]
     if not len(crossing):

@@ -256,10 +256,6 @@ class Runner:
     def feeds(self, inputs: Arrays, labels: Arrays) -> dict[str, Array]:
         """Return the arrays of a batch by the names in `wanted`, as `run` takes them, or of one of fewer samples.
 
-        Args:
-            inputs: as in `read_batch`.
-            labels: likewise.
-
         Raises:
             InputError: if they do not fit, or there is no memory for one that must be copied.
         """
