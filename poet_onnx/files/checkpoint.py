@@ -160,12 +160,9 @@ class Checkpoint:
         self._verify(name, self._file.chunks(name))
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Read tensors that were checked into the arrays of their names, in which they are checked again.
+        """Read tensors that were checked into contiguous arrays of their names, in which they are checked again.
 
         So memory never holds a tensor twice, and what is used is what was hashed, even if the file changes meanwhile.
-
-        Args:
-            arrays: contiguous.
 
         Raises:
             CheckFailedError: if the file changed since it was checked; the arrays hold a part of it then.

@@ -77,15 +77,7 @@ class EmbeddedTensor(ir.LazyTensor):
     """A tensor whose elements are in the file that its model was loaded from."""
 
     def __init__(self, source: _OpenModel, first: int, dtype: ir.DataType, shape: Sequence[int], name: str) -> None:
-        """Use `SparseModel`.
-
-        Args:
-            source: the file.
-            first: offset of the first byte.
-            dtype: of the elements.
-            shape: sizes.
-            name: of the tensor.
-        """
+        """Use `SparseModel`; the elements begin at an offset of the file."""
         super().__init__(self._made, dtype, ir.Shape(shape), name=name)
         self._source, self._first = source, first
 
@@ -155,9 +147,6 @@ class SparseModel:
 
     def __init__(self, path: Path) -> None:
         """Parse the rest.
-
-        Args:
-            path: of the model.
 
         Raises:
             OSError: if it cannot be read.

@@ -17,13 +17,6 @@ class TurnedTensor(ir.LazyTensor):
     """A tensor with its dimensions in another order."""
 
     def __init__(self, source: ir.TensorProtocol, perm: Sequence[int] | None, name: str) -> None:
-        """Say what it is.
-
-        Args:
-            source: has the elements.
-            perm: as for Transpose.
-            name: of the new tensor.
-        """
         sizes = np.array(source.shape.numpy())
         order = [*range(len(sizes))][::-1] if perm is None else [*perm]
         super().__init__(self._turned, source.dtype, ir.Shape(sizes[order].tolist()), name=name)

@@ -115,12 +115,7 @@ def pieces_of(values: Mapping[str, Array], name: str) -> Iterator[memoryview]:
 
 
 def copy_value(values: Mapping[str, Array], name: str, array: Array) -> None:
-    """Fill an array with a value, without a copy on the way where that can be.
-
-    Args:
-        values: the value is among them.
-        name: of the value.
-        array: contiguous.
+    """Fill a contiguous array with a value, without a copy on the way where that can be.
 
     Raises:
         InputError: if the value is of another type or shape, or cannot be read.

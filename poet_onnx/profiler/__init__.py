@@ -212,10 +212,7 @@ def _opened(
 ) -> Metered | None:
     """Return the meter that was asked for, or the machine's own for whole steps; None where there is none.
 
-    Args:
-        meter: as for `measure`.
-        held: closes it.
-        report: called with what is being done.
+    It is closed with what is held.
 
     Raises:
         InputError: the one that was asked for cannot be used.

@@ -53,11 +53,7 @@ def cores_here() -> int:
 
 
 def device_like(model: str) -> str:
-    """Return the built-in device that stands for what is not measured of a board.
-
-    Args:
-        model: of the board.
-    """
+    """Return the built-in device that stands for what is not measured of a board."""
     return next((name for words, name in _MODELS.items() if words in model), HOST)
 
 

@@ -49,13 +49,6 @@ def operator_watts(
 
     Nodes of the same operator, attributes, types and shapes are measured once.
 
-    Args:
-        model: the normalized model.
-        graph: extracted from it.
-        nodes: of the graph.
-        metered: what measures.
-        threads: threads inside an operator.
-
     Raises:
         CheckFailedError: the meter has stopped.
     """

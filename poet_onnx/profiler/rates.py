@@ -62,12 +62,7 @@ def fit_rates(graph: TrainingGraph, timed: TimedNodes, near: ComputeProfile) -> 
     """Return the rates with which the nodes of a step take about what they took, and all of them exactly that.
 
     The sum of what nodes miss is made small, not of its squares: a few kernels that are slower than their work says
-    change little. What no node waits for stays as it is near.
-
-    Args:
-        graph: of the step.
-        timed: what it took.
-        near: where the search begins, as it is with one thread.
+    change little. The search begins near the rates of one thread, of which those that no node waits for stay.
     """
     nodes = [node for node in graph.nodes if not node.view]
     counted = [count_work(graph, node) for node in nodes]

@@ -59,11 +59,7 @@ class SingleNode:
         return {tensor.name: _some_values(tensor) for tensor in self._inputs() if tensor.name not in self.constants}
 
     def session(self, threads: int) -> Any:
-        """Return a session of it; what ONNX Runtime does not like is raised as it comes.
-
-        Args:
-            threads: inside an operator.
-        """
+        """Return a session of it; what ONNX Runtime does not like is raised as it comes."""
         onnxruntime = import_onnxruntime()
         options = session_options(threads=threads)
         options.log_severity_level = 4
@@ -75,10 +71,6 @@ class SingleNode:
         """Run it twice, and return the bytes of its workspace; None where it makes outputs of other sizes.
 
         What ONNX Runtime does not like is raised as it comes.
-
-        Args:
-            session: of it.
-            feeds: of the session.
         """
         session.run(None, feeds)
         with count_allocations() as counter:
@@ -108,13 +100,7 @@ class SingleNode:
 
 
 def single_nodes(model: ir.Model, graph: TrainingGraph, nodes: Iterable[Node]) -> Iterator[SingleNode]:
-    """Yield nodes of a graph that can be run alone, one by one; views do not run.
-
-    Args:
-        model: the normalized model.
-        graph: extracted from it.
-        nodes: of the graph.
-    """
+    """Yield nodes of a normalized model that can be run alone, one by one; views do not run."""
     sources = {node.name: node for node in model.graph}
     constants = {
         name: value.const_value.numpy()

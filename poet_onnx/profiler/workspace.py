@@ -23,16 +23,10 @@ class CountedWorkspace:
 def count_workspace(
     model: ir.Model, graph: TrainingGraph, nodes: Iterable[Node], *, threads: int = 1
 ) -> dict[str, CountedWorkspace]:
-    """Return the workspace of nodes by name; 0 for views.
+    """Return the workspace of nodes of a normalized model by name; 0 for views.
 
     Nodes of the same operator, attributes, types and shapes are run once. A node that cannot run alone, because its
     inputs' values matter and are not constant, gets the rule of `workspace_bytes`.
-
-    Args:
-        model: the normalized model.
-        graph: extracted from it.
-        nodes: of the graph.
-        threads: threads inside an operator.
     """
     nodes = list(nodes)
     found: dict[bytes, CountedWorkspace] = {}

@@ -152,16 +152,7 @@ def layer(
     target: str,
     known: tuple[Replay, Region | None] | None = None,
 ) -> Layer:
-    """Return a way to run a step as a layer.
-
-    Args:
-        problem: graph and costs.
-        steps: that run.
-        places: of the names.
-        name: of the layer.
-        means: it, in words.
-        target: runtime, on which addresses depend.
-        known: the steps replayed, and their region; what is not known is made.
+    """Return a way to run a step as a layer; of its replay and region, what is not known is made.
 
     Raises:
         CheckFailedError: if the steps are no valid plan of the graph.

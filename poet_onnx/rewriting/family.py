@@ -45,12 +45,7 @@ def budgets_of(request: Request) -> list[Budget]:
 
 
 def planned_family(request: Request, budgets: Sequence[Budget], planned: Planned) -> RewriteResult:
-    """Rewrite for every budget; return the result for the largest, with the others in it.
-
-    Args:
-        request: that was made.
-        budgets: smallest first.
-        planned: rewrites for one.
+    """Rewrite for every budget, the smallest first; return the result for the largest, with the others in it.
 
     Raises:
         CheckFailedError: if two plans do not keep the same state.

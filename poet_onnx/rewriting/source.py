@@ -72,10 +72,6 @@ class Given:
     def prepared(self, options: StepOptions, *, threads: int = 1) -> tuple[Source, Updates | None]:
         """Return the training graph normalized for the target, and what the step does with its gradients.
 
-        Args:
-            options: of the step.
-            threads: inside an operator.
-
         Raises:
             InputError: if the model computes no gradients, or cannot be scheduled or trained with the optimizer.
         """

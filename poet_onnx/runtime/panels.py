@@ -14,11 +14,7 @@ from poet_onnx.runtime.computing import computed
 
 
 def differing_products(model: bytes, *, threads: int = 1) -> list[str]:
-    """Run a model that compares products, and return the names of those that differ.
-
-    Args:
-        model: that `comparing_model` made.
-        threads: inside an operator.
+    """Run a model that `comparing_model` made, and return the names of those that differ.
 
     Raises:
         InputError: if it cannot be run.

@@ -93,11 +93,5 @@ def known_plan(problem: ScheduleProblem, limits: Limits, known: SimulatedPlan, *
 
 
 def plan_quickly(problem: ScheduleProblem, order: Sequence[str], limits: Limits) -> SimulatedPlan | None:
-    """Return the best plan of an order of the nodes that was found quickly, which nothing is proven of; None for none.
-
-    Args:
-        problem: to plan.
-        order: of its nodes.
-        limits: that the plan keeps.
-    """
+    """Return the best plan of an order of nodes that was found quickly, of which nothing is proven; None for none."""
     return quick_plan(Liveness(problem).in_order(order), limits)

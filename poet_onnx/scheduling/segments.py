@@ -51,13 +51,9 @@ def _cheapest(plans: Iterable[Eviction]) -> Eviction | None:
 
 
 def in_segments(profile: Profile, limits: Limits, segments: int, parts: int = 1) -> Eviction:
-    """Return an eviction with checkpoints: those of segments stay in RAM, those of parts come back and stay.
+    """Return an eviction with checkpoints: those of segments stay in RAM, those of their parts come back and stay.
 
-    Args:
-        profile: of the order.
-        limits: of the eviction.
-        segments: how many there are; with one, whatever is cheapest leaves RAM.
-        parts: of each segment.
+    With one segment, whatever is cheapest leaves RAM.
     """
     plan = Eviction(profile, limits)
     value, first, last = (numbers[: plan.count] for numbers in (plan.value, plan.first, plan.last))

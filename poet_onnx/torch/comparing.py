@@ -43,13 +43,7 @@ class Comparison:
     """A module beside a training graph of it."""
 
     def __init__(self, module: nn.Module, example_inputs: Any, objective: Objective, chosen: Sequence[str]) -> None:
-        """Run torch once.
-
-        Args:
-            module: that was exported.
-            example_inputs: as for `export`.
-            objective: the loss.
-            chosen: names of the parameters that are to be trained.
+        """Run a module that was exported in torch once; those of its parameters that were chosen are to be trained.
 
         Raises:
             CheckFailedError: if torch cannot run a step.

@@ -33,13 +33,7 @@ _DIGITS = 5
 
 
 def check_drops(model: ir.Model, drops: Sequence[Drop], module: nn.Module, example_inputs: Any) -> None:
-    """Compare a graph with what torch drops in a step.
-
-    Args:
-        model: that was traced.
-        drops: what the calls of torch dropped in that trace.
-        module: that was exported.
-        example_inputs: as for `export`.
+    """Compare the graph of a module with what the calls of torch dropped in the trace that it was made of.
 
     Raises:
         InputError: if the graph drops less, and that changes what the module returns.

@@ -29,11 +29,6 @@ _LEAST_ROWS = 2  # of one row BLAS makes a product of a vector, whose sums it ad
 def merge_adapters(forward: ForwardGraph, adapters: Adapters, values: Mapping[str, Array]) -> dict[str, Piece]:
     """Return the elements of merged weights, which are computed while they are written.
 
-    Args:
-        forward: a model that has the weights.
-        adapters: beside its weights.
-        values: parameters by name.
-
     Raises:
         InputError: if a weight is not there, or cannot be merged.
     """

@@ -263,12 +263,7 @@ class Runner:
         return {want.name: self._buffers.placed(want, batch[want.name]) for want in self.wanted}
 
     def filled(self, feeds: Mapping[str, Array], filling: Filling, *, for_trial: bool = False) -> dict[str, Array]:
-        """Return a batch of fewer samples, filled up.
-
-        Args:
-            feeds: as `feeds` returned them.
-            filling: what with.
-            for_trial: as in `Filling`.
+        """Return a batch of fewer samples that `feeds` returned, filled up; for a trial as `Filling` says.
 
         Raises:
             InputError: if there is no memory for it, or nothing is known for a trial.

@@ -85,14 +85,8 @@ class Probe:
     def tried(cls, forward: DoubleForward, tensor: str, along: Array, gradient: Array, noise: Array) -> Probe:
         """Take differences of ever smaller steps, until they agree with the gradient, or there are none left.
 
-        A gradient is wrong by the last that agree among themselves: a kink farther away is then out of reach.
-
-        Args:
-            forward: the loss in double precision.
-            tensor: that is moved.
-            along: the direction.
-            gradient: the tensor's.
-            noise: what single precision adds to each element of it, as far as is known.
+        A gradient is wrong by the last that agree among themselves: a kink farther away is then out of reach. The noise
+        is what single precision adds to each element of it, as far as is known.
         """
         found = float(np.vdot(gradient, along))
         moved = along != 0

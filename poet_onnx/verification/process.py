@@ -110,13 +110,7 @@ def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -
 
 
 def _parameters(graph: TrainingGraph, model: ir.Model, path: Path, folder: Path) -> Path:
-    """Return a file of values to train with.
-
-    Args:
-        graph: before the rewrite.
-        model: the rewritten one.
-        path: its file.
-        folder: where a file may be written.
+    """Return a file of values to train a rewritten model with, which may be written to a folder.
 
     Raises:
         InputError: if the model reads frozen weights from a store, and they are not beside it.

@@ -92,12 +92,7 @@ class LateUpdates:
         return tuple(each for name in self.buffers for each in (name, *self._slots(name)))
 
     def make(self, arrays: dict[str, Array], inputs: Mapping[str, Array]) -> None:
-        """Update arrays by name in place, and take the gradients out of them.
-
-        Args:
-            arrays: after a step.
-            inputs: of that step.
-        """
+        """Update arrays by name in place after a step with some inputs, and take the gradients out of them."""
         for name, buffer in self.buffers.items():
             slots = [arrays[slot] for slot in self._slots(name)]
             kernels.update(self.optimizer.operator, arrays.pop(buffer), inputs[self.rates[name]], arrays[name], slots)
