@@ -21,9 +21,8 @@ from poet_onnx.graph import (
 )
 from poet_onnx.graph.extract.load import check_structure
 from poet_onnx.graph.extract.makers import MAKE_TRAINING, check_training, is_step
-from poet_onnx.graph.extract.reads import reads_shape_alone
 from poet_onnx.graph.extract.roles import input_roles
-from poet_onnx.graph.operators import OpSpec, spec_of
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, OpSpec, spec_of
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.declared import MOST_BYTES
 from poet_onnx.graph.shapes.inference import has_rule
@@ -340,3 +339,16 @@ class _Fingerprint:
     def _add(self, *parts: object) -> None:
         self.digest.update(json.dumps(parts, separators=(",", ":")).encode())
         self.digest.update(b"\n")
+
+
+def reads_shape_alone(node: ir.Node, index: int) -> bool:
+    """Return whether a node's results do not depend on the numbers of one of its inputs.
+
+    A ConvGrad that computes no data gradient takes the shape of the weight alone, and so does one of a weight's parts.
+    """
+    if node.domain == MICROSOFT_DOMAIN and node.op_type == "ConvGrad" and index == 2:
+        data = node.outputs[0]
+        return not data.name or not (data.uses() or data.is_graph_output())
+    if node.op_type == "Slice" and index == 0 and not node.outputs[0].is_graph_output():
+        return all(reads_shape_alone(reader, place) for reader, place in node.outputs[0].uses())
+    return False

@@ -26,7 +26,6 @@ from poet_onnx.graph.shapes.declared import (
 )
 from poet_onnx.graph.shapes.inferred import Earlier, Inferred, Look, look_of
 from poet_onnx.graph.shapes.schemas import Schemas
-from poet_onnx.graph.shapes.values import evaluate
 
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
 """Attributes that are the same where their values are."""
@@ -329,4 +328,25 @@ class _Inference:
             tensor = ir.convenience.get_const_tensor(node.outputs[0])
             small = tensor is not None and tensor.size <= LARGEST_VALUE
             return [tensor.numpy() if tensor is not None and small else None]
-        return evaluate(spec, context, types)
+        return _evaluated(spec, context, types)
+
+
+def _evaluated(spec: OpSpec, context: ShapeContext, outputs: Sequence[TensorType | None]) -> Sequence[Array | None]:
+    """Return the values of a node's outputs where they are small constants and exactly known, otherwise None."""
+    nothing: list[Array | None] = [None] * len(outputs)
+    if spec.value_of_shapes is not None:
+        return spec.value_of_shapes(context)
+    inputs = [
+        value
+        for value, kind in zip(context.values, context.types, strict=True)
+        if value is not None and kind is not None
+    ]
+    if spec.value is None or not inputs or len(inputs) != len(context.types):
+        return nothing
+    if any(output is not None and output.elements > LARGEST_VALUE for output in outputs):
+        return nothing
+    computed = [np.asarray(value) for value in spec.value(context, inputs)]
+    for value, output in zip(computed, outputs, strict=False):
+        if output is not None and (value.shape != output.shape or value.dtype != output.dtype.numpy()):
+            return nothing
+    return computed
