@@ -73,17 +73,15 @@ void Windows::row(const Image& image, const float* from, uint64_t row, float* to
 
 void Windows::columns(const Workers& workers, const Image& image, uint64_t batch, const float* from, uint64_t first,
                       uint64_t count, float* to) const {
-  each_range(workers, count * batch, pixels(), [&](uint64_t begin, uint64_t number) {
-    for (uint64_t each = begin; each < begin + number; ++each)
-      row(image, from + each % batch * image.size(), first + each / batch, to + each * pixels());
+  each_item(workers, count * batch, pixels(), [&](uint64_t each) {
+    row(image, from + each % batch * image.size(), first + each / batch, to + each * pixels());
   });
 }
 
 void Windows::made(const Workers& workers, uint64_t filters, uint64_t batch, const float* from, uint64_t first,
                    uint64_t count, float* to) const {
-  each_range(workers, count * batch, pixels(), [&](uint64_t begin, uint64_t number) {
-    for (uint64_t each = begin; each < begin + number; ++each)
-      std::copy_n(from + (each % batch * filters + first + each / batch) * pixels(), pixels(), to + each * pixels());
+  each_item(workers, count * batch, pixels(), [&](uint64_t each) {
+    std::copy_n(from + (each % batch * filters + first + each / batch) * pixels(), pixels(), to + each * pixels());
   });
 }
 
@@ -105,12 +103,9 @@ void Windows::images(const Workers& workers, const Image& image, uint64_t channe
                      const float* columns, float* to) const {
   const Image one{1, image.height, image.width};
   const uint64_t pitch = batch * pixels();
-  each_range(workers, channels * batch, one.size() + taps() * pixels(), [&](uint64_t begin, uint64_t number) {
-    for (uint64_t each = begin; each < begin + number; ++each) {
-      const uint64_t n = each / channels, channel = each % channels;
-      plane(one, columns + channel * taps() * pitch + n * pixels(), pitch,
-            to + n * image.size() + channel * one.size());
-    }
+  each_item(workers, channels * batch, one.size() + taps() * pixels(), [&](uint64_t each) {
+    const uint64_t n = each / channels, channel = each % channels;
+    plane(one, columns + channel * taps() * pitch + n * pixels(), pitch, to + n * image.size() + channel * one.size());
   });
 }
 
