@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.patterns import pattern_for, why_no_pattern
 from poet_onnx.errors import InputError
 from poet_onnx.quantities import is_number, is_whole
 
@@ -38,10 +37,6 @@ ADAPTER_NAMES = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
 MOST_RANK = 2**20
 """What is above any rank."""
 
-_MOST_REPEATS = 8
-"""A pattern may repeat at most this often: with more repeats a match may take ages."""
-
-_Number = TypeVar("_Number", int, float)
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -153,34 +148,6 @@ class Lora:
                 f"Adapters cannot be read from '{text}': rank and seed are whole numbers, alpha and dropout numbers, "
                 "rslora is true or false."
             ) from error
-
-
-def pattern_for(patterns: Mapping[str, _Number], module: str, default: _Number) -> _Number:
-    """Return the number of the first pattern that matches a module's name, as PEFT's `get_pattern_key` finds it."""
-    matching = (number for key, number in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
-    return next(matching, default)
-
-
-def why_no_pattern(pattern: str, *, is_part: bool = True) -> str:
-    """Return why a regular expression cannot be used; empty if it can.
-
-    It may be a stranger's: what repeats something that repeats, or has many repeats, can take more time for a short
-    name than there is.
-
-    Args:
-        pattern: the expression.
-        is_part: whether it becomes a part of another one.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            re.compile(pattern)
-            re.compile(f"(.*)({pattern})$" if is_part else pattern)
-    except (re.error, RecursionError, OverflowError, Warning) as error:
-        return f"it is no regular expression ({error})"
-    plain = re.sub(r"\\.|\(\?", "", pattern)
-    many = len(re.findall(r"[*+?{]", plain)) > _MOST_REPEATS
-    return "it repeats too much" if many or re.search(r"\)[*+{]", plain) else ""
 
 
 class PeftTensor(NamedTuple):

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from poet_onnx.adapters.lora import MOST_RANK, Lora, pattern_for, scale_of, why_no_pattern
+from poet_onnx.adapters.lora import MOST_RANK, Lora, scale_of
+from poet_onnx.adapters.patterns import pattern_for, why_no_pattern
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.regular import read_regular
 from poet_onnx.files.tensor_file import parse_json

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora, pattern_for
+from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora
+from poet_onnx.adapters.patterns import pattern_for
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
 from poet_onnx.gradients.parameters import matches
