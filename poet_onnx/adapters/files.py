@@ -45,6 +45,7 @@ class AdapterFiles:
         adapters: of the training graph.
         tensors: what is trained, by PEFT's names.
         beside: adapters by PEFT's names of their modules.
+        together: PEFT's names of modules that are saved whole and share a weight.
     """
 
     def __init__(self, adapters: Adapters | None, trained: Iterable[str], *, inside: str) -> None:
@@ -72,6 +73,8 @@ class AdapterFiles:
         self._targets = {tensor.module for tensor in self.tensors.values()}
         self._kept: dict[str, str] = {}
         self._has_biases = False
+        self._aliases = adapters.aliases()
+        self.together: list[tuple[str, ...]] = []
         for name in trained:
             if name not in adapters.parameters:
                 self._keep(name)
@@ -89,8 +92,17 @@ class AdapterFiles:
             ending = f".{BASE}.bias"
             self.tensors[self._name(module, name) + ending] = PeftTensor(module, ending, name, turned=False)
             return
-        self._kept[module] = self._name(module, name)
-        self.tensors[f"{self._kept[module]}.{parameter}"] = PeftTensor(module, f".{parameter}", name, turned=False)
+        shared = next((each for each in self.adapters.shared if each.weight == name), None)
+        modules = dict.fromkeys([module, *(() if shared is None else shared.modules)])
+        for each in modules:
+            self._kept[each] = self._name(each, name)
+            self.tensors[f"{self._kept[each]}.{parameter}"] = PeftTensor(each, f".{parameter}", name, turned=False)
+        if shared is not None:
+            self.together.append(tuple(self._own(each, name) for each in modules))
+
+    def _own(self, module: str, weight: str) -> str:
+        """Return the name of a module inside of the one that PEFT wraps."""
+        return self._name(module, weight).removeprefix(PREFIX)
 
     def _name(self, module: str, weight: str) -> str:
         """Return PEFT's name of a module."""
@@ -106,7 +118,8 @@ class AdapterFiles:
     def graph_name(self, peft: str) -> str:
         """Return what a tensor of PEFT's is called in the graph, if it is one of the network itself."""
         module, _, parameter = peft.removeprefix(PREFIX).rpartition(".")
-        return f"{self._inside}{module.removesuffix(BASE).removesuffix('.')}.{parameter}"
+        name = f"{self._inside}{module.removesuffix(BASE).removesuffix('.')}.{parameter}"
+        return self._aliases.get(name, name)
 
     def make_again(self, folder: Path) -> str:
         """Return how to get adapters like those of another folder."""
@@ -161,17 +174,26 @@ class AdapterFiles:
             InputError: if a weight of one is not known.
         """
         tensors = _Sources()
-        for name in (*others, *values):
-            module, _, ending = name.rpartition(".")
+        for called in (*others, *values, *self._aliases):
+            module, _, ending = called.rpartition(".")
+            name = self._aliases.get(called, called)
             if not module.startswith(self._inside) or not self._is_saved(module[len(self._inside) :]):
                 continue
             peft = PREFIX + module[len(self._inside) :]
+            if name not in values and name not in others:
+                if module in self._targets:
+                    continue
+                raise InputError(
+                    f"PEFT reads '{module}' whole, but '{name}' is not known: give TrainingSession its eval_model, and "
+                    "export the network without constant folding."
+                )
             tensors[f"{peft}.{ending}"] = (values if name in values else others, name, False)
             if ending == "running_mean":
                 tensors[f"{peft}.{_COUNTER}"] = ({_COUNTER: np.zeros((), np.int64)}, _COUNTER, False)
         for name in tensors:
             module = name.removesuffix(".bias")
-            if module != name and f"{module}{WEIGHT}" not in tensors:
+            has_others = any(other.startswith(f"{module}.") for other in tensors if other != name)
+            if module != name and not has_others:
                 own = module.removeprefix(PREFIX)
                 raise InputError(
                     f"PEFT reads '{own}' whole, but '{own}{WEIGHT}' is not known: give TrainingSession its "
@@ -184,6 +206,11 @@ class AdapterFiles:
         parts = name.split(".")
         paths = [".".join(parts[: count + 1]) for count in range(len(parts))]
         return any(path.endswith(kept.removeprefix(PREFIX)) for path in paths for kept in self._kept.values())
+
+    def _outermost(self) -> list[str]:
+        """Return PEFT's names of the modules that are saved whole; what is in one of them is saved with it."""
+        names = sorted(peft.removeprefix(PREFIX) for peft in self._kept.values())
+        return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
 
     def _config(self) -> dict[str, Any]:
         """Return what PEFT's LoraConfig must know; what is left out is its default.
@@ -206,7 +233,7 @@ class AdapterFiles:
             "alpha_pattern": {f"^{re.escape(name)}": alpha for name, alpha in alphas.items() if alpha != lora.alpha},
             "bias": "lora_only" if self._has_biases else "none",
             "target_modules": "|".join(re.escape(name) for name in sorted(self.beside)),
-            "modules_to_save": sorted(peft.removeprefix(PREFIX) for peft in self._kept.values()) or None,
+            "modules_to_save": self._outermost() or None,
         }
 
 

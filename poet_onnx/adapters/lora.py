@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.patterns import pattern_for, why_no_pattern
+from poet_onnx.adapters.shared import Shared
 from poet_onnx.errors import InputError
 from poet_onnx.quantities import is_number, is_whole
 
@@ -194,6 +195,16 @@ class Adapter:
     alike: tuple[str, ...] = ()
 
     @property
+    def is_tied_in_peft(self) -> bool:
+        """Whether PEFT 0.21 trains it as one with ensure_weight_tying: an embedding's, and of linear layers besides."""
+        return self.kind == EMBEDDING and bool(self.tied) and not self.alike
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules that share the weight; its own comes first."""
+        return (self.module, *self.alike, *self.tied)
+
+    @property
     def name(self) -> str:
         """Name of the module, or else of the weight."""
         return self.module or self.weight
@@ -257,15 +268,23 @@ class Adapters:
     Attributes:
         lora: what was asked for.
         each: one for each weight.
+        shared: weights without one that several modules share.
     """
 
     lora: Lora
     each: tuple[Adapter, ...]
+    shared: tuple[Shared, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of what is trained of them."""
         return tuple(name for adapter in self.each for name in (adapter.first, adapter.second))
+
+    def aliases(self) -> dict[str, str]:
+        """Return what torch may call weights that modules share, and biases of these, with the names in the graph."""
+        beside = [each for each in self.each if each.weight.endswith(WEIGHT)]  # others may be stored transposed
+        names = {f"{module}{WEIGHT}": each.weight for each in beside for module in each.modules}
+        return names | {alias: name for weight in self.shared for alias, name in weight.aliases()}
 
     def rank_of(self, adapter: Adapter) -> int:
         """Return how many columns A has."""
@@ -278,7 +297,10 @@ class Adapters:
     def to_json(self) -> str:
         """Return them as text."""
         asked = asdict(self.lora) | {"targets": self.lora.patterns}
-        return json.dumps({"lora": asked, "each": [asdict(adapter) for adapter in self.each]}, separators=(",", ":"))
+        values = {"lora": asked, "each": [asdict(adapter) for adapter in self.each]}
+        if self.shared:
+            values["shared"] = [asdict(weight) for weight in self.shared]
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, str]) -> Adapters | None:
@@ -293,8 +315,9 @@ class Adapters:
         try:
             values = json.loads(text)
             lora = Lora(**values["lora"] | {"targets": tuple(values["lora"]["targets"])})
-            return cls(lora, tuple(_adapter(each) for each in values["each"]))
-        except (ValueError, TypeError, KeyError, RecursionError, InputError) as error:
+            shared = tuple(Shared.of_json(each) for each in values.get("shared", ()))
+            return cls(lora, tuple(_adapter(each) for each in values["each"]), shared)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InputError) as error:
             raise InputError(
                 f"The model's metadata {ADAPTERS_KEY} cannot be read: make the model again with this version."
             ) from error

@@ -109,7 +109,7 @@ class PeftConfig:
 
     def targets(self, module: str) -> bool:
         """Return whether a module has an adapter by the names that are given; where none are, it is taken to."""
-        if self._is_among(module, self._excluded) or self._is_kept(module):
+        if self._is_among(module, self._excluded) or self.saves(module):
             return False
         if self._targets is None or self._targets == "all-linear":
             return True
@@ -152,8 +152,8 @@ class PeftConfig:
             return re.fullmatch(names, module) is not None
         return any(module == name or module.endswith(f".{name}") for name in names or ())
 
-    def _is_kept(self, module: str) -> bool:
-        """Return whether a module is, or is in, one that is saved whole."""
+    def saves(self, module: str) -> bool:
+        """Return whether a module is, or is in, one that is saved whole by the names that are given."""
         return any(re.match(rf"(^|.*\.){name}($|\..*)", module) is not None for name in self._saved)
 
     def _is_in_layers(self, module: str) -> bool:

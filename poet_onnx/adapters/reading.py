@@ -84,15 +84,15 @@ def read_adapter(
     moved = {peft: name for peft in others if (name := files.graph_name(peft)) in values}
     fixed = constants() if len(moved) < len(others) else {}
     tied: dict[str, list[str]] = {}
-    for peft, tensor in files.tensors.items():
-        tied.setdefault(tensor.name, []).append(peft)
+    for peft, name in ({peft: tensor.name for peft, tensor in files.tensors.items()} | moved).items():
+        tied.setdefault(name, []).append(peft)
 
     def stored(peft: str) -> StoredNumbers:
-        tensor = files.tensors[peft]
-        return StoredNumbers(file, peft, path, kind_of(values, tensor.name).shape, turned=tensor.turned)
+        tensor = files.tensors.get(peft)
+        name, turned = (moved[peft], False) if tensor is None else (tensor.name, tensor.turned)
+        return StoredNumbers(file, peft, path, kind_of(values, name).shape, turned=turned)
 
     first = {name: stored(copies[0]) for name, copies in tied.items()}
-    first |= {name: StoredNumbers(file, peft, path, kind_of(values, name).shape) for peft, name in moved.items()}
     marks = {name: numbers.fingerprint() for name, numbers in first.items()}
     for name, copies in tied.items():
         for peft in copies[1:]:
@@ -127,20 +127,24 @@ def _check_names(files: AdapterFiles, file: Checkpoint, path: Path) -> None:
     """Check that the file has the adapters of the model, and no other ones."""
     missing = [name for name in files.tensors if name not in file.names]
     more = [name for name in file.names if _ADAPTER.fullmatch(name) and name not in files.tensors]
-    tied = {f"{PREFIX}{module}": adapter for module, adapter in files.beside.items() if adapter.tied or adapter.alike}
+    shared = {f"{PREFIX}{module}": adapter.modules for module, adapter in files.beside.items() if adapter.modules[1:]}
+    whole = {f"{PREFIX}{module}": group for group in files.together for module in group}
     for names, what in ((missing, "lacks"), (more, "holds")):
         if not names:
             continue
-        alone = tied.get(names[0].partition(".lora_")[0])
+        alone, group = shared.get(names[0].partition(".lora_")[0]), whole.get(names[0].rpartition(".")[0], ())
         hint = files.make_again(path.parent)
         if alone is not None and what == "lacks":
-            hint = f"Here one adapter serves {quoted([alone.module, *alone.alike, *alone.tied])}, whose weight is one."
+            hint = f"Here one adapter serves {quoted(alone)}, whose weight is one."
+        elif what == "lacks" and any(f"{PREFIX}{module}{WEIGHT}" in file.names for module in group):
+            hint = f"Here {quoted(group)} share one weight, which is trained."
         raise InputError(f"{path} {what} {quoted(names)}: it is of other adapters than this model's. {hint}")
 
 
 def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
     """Check that PEFT has the adapters of the model, of their ranks and scales."""
     _check_targets(config, list(files.beside))
+    _check_saved(files, config)
     for module, adapter in files.beside.items():
         theirs = config.rank_of(module), config.scale_of(module)
         mine = files.adapters.rank_of(adapter), files.adapters.scale_of(adapter)
@@ -165,6 +169,17 @@ def _check_targets(config: PeftConfig, modules: Sequence[str]) -> None:
             f"{config.path} leaves out {quoted(left)} ({config.what_it_targets()}), so that PEFT would not use the"
             " adapter: name them there as target_modules."
         )
+
+
+def _check_saved(files: AdapterFiles, config: PeftConfig) -> None:
+    """Check that PEFT reads a weight for each of the modules that share it."""
+    for group in files.together:
+        left = [module for module in group if not config.saves(module)]
+        if left:
+            raise InputError(
+                f"{config.path} leaves out {quoted(left)} ({config.what_it_targets()}), but in this model"
+                f" {quoted(group)} share one weight, which is trained: name each in modules_to_save."
+            )
 
 
 def _check_fixed(file: Checkpoint, peft: str, path: Path, name: str, fixed: Mapping[str, Array]) -> None:

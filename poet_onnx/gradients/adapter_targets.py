@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from poet_onnx.adapters.lora import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
+from poet_onnx.adapters.shared import Shared
 from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.parameters import ANONYMOUS
 from poet_onnx.gradients.paths import REAL
@@ -108,6 +109,37 @@ def find_weights(graph: ir.Graph) -> list[Weight]:
         _named(weight, modules) if all(_is_sure(each, weight, taken) for each in modules) else weight
         for weight, modules in zip(found, told, strict=True)
     ]
+
+
+def find_shared(graph: ir.Graph, weights: Iterable[Weight]) -> Iterator[Shared]:
+    """Yield those of the weights that several modules share.
+
+    A container that reads a weight, outside of the modules in it, gets it from the module that has it.
+    """
+    around = _containers(graph)
+    for weight in weights:
+        modules = tuple(name for name in (weight.module, *weight.tied, *weight.alike) if name and name not in around)
+        if len(modules) > 1 and weight.name.endswith(WEIGHT):
+            added = ((_module_of(reader.node), _bias_of(reader.node)) for reader in weight.readers)
+            biases = {module: bias for module, bias in added if bias and module in modules}
+            yield Shared(weight.name, modules, weight.is_tied and not weight.alike, biases)
+
+
+def _containers(graph: ir.Graph) -> set[str]:
+    """Return the names of modules in which others are."""
+    found: set[str] = set()
+    for name in graph.initializers:
+        module = (name or "").rpartition(".")[0]
+        while module := module.rpartition(".")[0]:
+            found.add(module)
+    return found
+
+
+def _bias_of(node: ir.Node) -> str:
+    """Return the name of what a linear layer adds; empty if it adds nothing."""
+    adding = [node] if node.op_type == "Gemm" else [other for other, _ in node.outputs[0].uses()]
+    read = [value for each in adding if each.op_type in ("Add", "Gemm") for value in each.inputs if value is not None]
+    return next((value.name or "" for value in read if value.is_initializer() and len(value.shape or ()) == 1), "")
 
 
 def _is_sure(module: str, weight: Weight, taken: Mapping[str, int]) -> bool:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora
 from poet_onnx.adapters.patterns import pattern_for
 from poet_onnx.errors import InputError, quoted
-from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
+from poet_onnx.gradients.adapter_targets import Reader, Weight, find_shared, find_weights
 from poet_onnx.gradients.parameters import matches
 from poet_onnx.passes.node_builder import initializer
 
@@ -39,7 +39,9 @@ def add_adapters(model: ir.Model, lora: Lora, *, trained: Collection[str], freez
         raise InputError(f"All weights that {quoted(lora.patterns)} names are frozen: no adapter is left to train.")
     _check(chosen, lora, trained)
     _check_patterns([weight.module or weight.name for weight in chosen], lora)
-    adapters = Adapters(lora, tuple(_Writer(model.graph, lora, weight).write() for weight in chosen))
+    written = {weight.name for weight in chosen}
+    shared = tuple(find_shared(model.graph, [weight for weight in weights if weight.name not in written]))
+    adapters = Adapters(lora, tuple(_Writer(model.graph, lora, weight).write() for weight in chosen), shared)
     model.metadata_props[ADAPTERS_KEY] = adapters.to_json()
     return adapters
 
