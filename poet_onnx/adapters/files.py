@@ -46,6 +46,7 @@ class AdapterFiles:
         tensors: what is trained, by PEFT's names.
         beside: adapters by PEFT's names of their modules.
         together: PEFT's names of modules that are saved whole and share a weight.
+        tied: names of modules that PEFT trains as one where it is told to.
     """
 
     def __init__(self, adapters: Adapters | None, trained: Iterable[str], *, inside: str) -> None:
@@ -75,6 +76,11 @@ class AdapterFiles:
         self._has_biases = False
         self._aliases = adapters.aliases()
         self.together: list[tuple[str, ...]] = []
+        self.tied = [
+            tuple(self._own(module, each.weight) for module in each.modules)
+            for each in adapters.each
+            if each.is_tied_in_peft
+        ]
         for name in trained:
             if name not in adapters.parameters:
                 self._keep(name)
@@ -99,6 +105,8 @@ class AdapterFiles:
             self.tensors[f"{self._kept[each]}.{parameter}"] = PeftTensor(each, f".{parameter}", name, turned=False)
         if shared is not None:
             self.together.append(tuple(self._own(each, name) for each in modules))
+            if shared.is_tied_in_peft:
+                self.tied.append(self.together[-1])
 
     def _own(self, module: str, weight: str) -> str:
         """Return the name of a module inside of the one that PEFT wraps."""
@@ -234,6 +242,7 @@ class AdapterFiles:
             "bias": "lora_only" if self._has_biases else "none",
             "target_modules": "|".join(re.escape(name) for name in sorted(self.beside)),
             "modules_to_save": self._outermost() or None,
+            **({"ensure_weight_tying": True} if self.tied else {}),
         }
 
 

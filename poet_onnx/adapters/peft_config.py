@@ -23,7 +23,7 @@ from poet_onnx.quantities import is_number, is_whole
 
 _WITHOUT_EFFECT = {
     *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),
-    *("runtime_config", "megatron_core", "fan_in_fan_out", "ensure_weight_tying", "bias", "loftq_config", "eva_config"),
+    *("runtime_config", "megatron_core", "fan_in_fan_out", "bias", "loftq_config", "eva_config"),
     *("corda_config", "lora_ga_config", "qalora_group_size"),
 }
 """Keys that change nothing of what a saved adapter computes: how it began, whose it is, how its base is stored."""
@@ -63,6 +63,7 @@ class PeftConfig:
         path: of the file.
         dropout: part of an adapter's input that is left out in training.
         rslora: whether the scale is alpha over the root of the rank.
+        ties: whether PEFT is to train an embedding and the output layers that share its weight as one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,6 +88,7 @@ class PeftConfig:
         self._ranks = self._patterns("rank_pattern", _is_rank)
         self._alphas = self._patterns("alpha_pattern", _is_alpha)
         self.rslora: bool = self._value("use_rslora", False, _is_flag)
+        self.ties: bool = self._value("ensure_weight_tying", False, _is_flag)
         self.dropout = float(self._value("lora_dropout", 0.0, _is_dropout))
         self._targets = self._names("target_modules")
         self._excluded = self._names("exclude_modules")

@@ -22,6 +22,8 @@ from poet_onnx.files.values import kind_of, pieces_of
 _PEFT, _INSIDE = "peft=", ",inside="
 """How a text asks for adapters like those in a folder."""
 
+_TIE = "train them as one in PEFT, too, with ensure_weight_tying=True"
+
 _OLDER = "adapter_model.bin"
 _UNREAD = re.compile(r".*\.num_batches_tracked|.*\.(?:original_module|modules_to_save)\..*")
 """Counters, which only a batch normalization without momentum reads, and what PEFT saves and computes nothing with."""
@@ -51,7 +53,8 @@ def _read_lora(folder: Path, before: str) -> Lora:
     modules = sorted({each["module"] for each in found if each is not None})
     if not modules:
         raise InputError(f"{folder / TENSORS} holds no adapter of PEFT's: its names must begin with '{PREFIX}'.")
-    _check_targets(config, modules)
+    has_embedding = any("lora_embedding_" in name for name in file.names)
+    _check_targets(config, modules, [modules] if has_embedding else [])  # a model tells which ones are tied
     return config.lora([escape(f"{before}{module}{WEIGHT}") for module in modules], modules, inside=before)
 
 
@@ -137,13 +140,13 @@ def _check_names(files: AdapterFiles, file: Checkpoint, path: Path) -> None:
         if alone is not None and what == "lacks":
             hint = f"Here one adapter serves {quoted(alone)}, whose weight is one."
         elif what == "lacks" and any(f"{PREFIX}{module}{WEIGHT}" in file.names for module in group):
-            hint = f"Here {quoted(group)} share one weight, which is trained."
+            hint = f"Here {quoted(group)} share one weight, which is trained; {_TIE}."
         raise InputError(f"{path} {what} {quoted(names)}: it is of other adapters than this model's. {hint}")
 
 
 def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
     """Check that PEFT has the adapters of the model, of their ranks and scales."""
-    _check_targets(config, list(files.beside))
+    _check_targets(config, list(files.beside), files.tied)
     _check_saved(files, config)
     for module, adapter in files.beside.items():
         theirs = config.rank_of(module), config.scale_of(module)
@@ -162,8 +165,18 @@ def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
         )
 
 
-def _check_targets(config: PeftConfig, modules: Sequence[str]) -> None:
-    left = [module for module in modules if not config.targets(module)]
+def _check_targets(config: PeftConfig, modules: Sequence[str], tied: Sequence[Sequence[str]]) -> None:
+    """Check that PEFT has adapters at some modules.
+
+    Args:
+        config: of the file.
+        modules: their names.
+        tied: those that share a weight, and get the adapter of one of them where PEFT ties.
+    """
+    found = {module for module in modules if config.targets(module)}
+    if config.ties:
+        found |= {module for group in tied if not found.isdisjoint(group) for module in group}
+    left = [module for module in modules if module not in found]
     if left:
         raise InputError(
             f"{config.path} leaves out {quoted(left)} ({config.what_it_targets()}), so that PEFT would not use the"
@@ -172,13 +185,20 @@ def _check_targets(config: PeftConfig, modules: Sequence[str]) -> None:
 
 
 def _check_saved(files: AdapterFiles, config: PeftConfig) -> None:
-    """Check that PEFT reads a weight for each of the modules that share it."""
+    """Check that PEFT reads a weight for each of the modules that share it, and say where it would part them."""
     for group in files.together:
         left = [module for module in group if not config.saves(module)]
-        if left:
+        if left and not (config.ties and group in files.tied and len(left) < len(group)):
             raise InputError(
                 f"{config.path} leaves out {quoted(left)} ({config.what_it_targets()}), but in this model"
                 f" {quoted(group)} share one weight, which is trained: name each in modules_to_save."
+            )
+    if not config.ties:
+        for group in files.tied:
+            warnings.warn(
+                f"{config.path} lets PEFT train {quoted(group)} apart, which are one in this model: {_TIE}.",
+                PoetWarning,
+                stacklevel=7,
             )
 
 

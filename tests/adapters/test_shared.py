@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import poet_onnx
-from poet_onnx import SGD, Lora, TrainingSession
-from poet_onnx.errors import InputError
+from poet_onnx import SGD, AdamW, Lora, TrainingSession
+from poet_onnx.errors import InputError, PoetWarning
 
 peft = Later("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -198,15 +199,75 @@ def test_peft_computes_what_was_trained_wherever_it_is_read(
     assert all((other.parameters[name] == array).all() for name, array in session.parameters.items())
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("is_adapter", [False, True])
+def test_peft_goes_on_with_what_is_tied_as_a_session_does(is_adapter: bool, optimizer: str, tmp_path: Path) -> None:
+    """PEFT gives each side of a tied adapter moments of its own, so that AdamW makes other steps there."""
+    net = net_of("decoder")
+    mine, theirs = {
+        "sgd": (SGD(0.1), lambda trained: torch.optim.SGD(trained, 0.1)),
+        "adamw": (AdamW(0.01), lambda trained: torch.optim.AdamW(trained, 0.01)),
+    }[optimizer]
+    train, targets = (None, [TABLE]) if is_adapter else (TABLE, [])
+    before = session_of(net, train, *targets)
+    for _ in range(STEPS):
+        before.step(BATCH)
+    before.export_adapter(tmp_path)
+    assert json.loads((tmp_path / CONFIG).read_text())["ensure_weight_tying"] is True
+    session = session_of(net, train, *targets, optimizer=mine)
+    session.load_adapter(tmp_path)
+    losses = [session.step(BATCH) for _ in range(STEPS)]
+    found = losses_in_peft(net, tmp_path, theirs, STEPS)
+    if is_adapter and optimizer == "adamw":
+        losses, found = losses[:1], found[:1]
+    assert found == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("saves", ["embed_tokens", "lm_head", ""])
+def test_what_peft_ties_is_read_and_trains_as_there(saves: str, tmp_path: Path) -> None:
+    net = net_of("decoder")
+    own = {"modules_to_save": [saves]} if saves else {"target_modules": ["query", "embed_tokens"]}
+    folder = saved(net, tmp_path, ensure_weight_tying=True, **own)
+    session = session_of(net, TABLE if saves else None, lora=f"peft={folder}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PoetWarning)
+        session.load_adapter(folder)
+    losses = [session.step(BATCH) for _ in range(STEPS)]
+    assert losses[-1] < losses[0]
+    assert losses_in_peft(net, folder, steps=STEPS) == pytest.approx(losses, rel=1e-5)
+
+
 @pytest.mark.parametrize("saves", ["embed_tokens", "lm_head"])
 def test_what_peft_trains_at_one_of_two_modules_with_one_weight_is_refused(saves: str, tmp_path: Path) -> None:
     net = net_of("decoder")
     folder = saved(net, tmp_path, modules_to_save=[saves])
     other = ({"embed_tokens", "lm_head"} - {saves}).pop()
     session = session_of(net, TABLE, lora=f"peft={folder}")
-    message = rf"lacks '{FIRST}{other}\.weight'.*'embed_tokens', 'lm_head' share one weight"
+    message = rf"lacks '{FIRST}{other}\.weight'.*'embed_tokens', 'lm_head' share one weight.*ensure_weight_tying=True"
     with pytest.raises(InputError, match=message):
         session.load_adapter(folder)
+
+
+def test_what_peft_would_part_in_training_is_warned_of(tmp_path: Path) -> None:
+    net = net_of("decoder")
+    folder = saved(net, tmp_path, modules_to_save=["embed_tokens", "lm_head"])
+    session = session_of(net, TABLE)
+    with pytest.warns(PoetWarning, match=r"train 'embed_tokens', 'lm_head' apart.*ensure_weight_tying=True") as warned:
+        session.load_adapter(folder)
+    assert [Path(each.filename).name for each in warned] == [Path(__file__).name]
+    assert session.step(BATCH) == pytest.approx(losses_in_peft(net, folder)[0], rel=1e-5)
+    tensors = load_file(folder / TENSORS)
+    tensors[f"{FIRST}lm_head.weight"] += 1
+    save_file(tensors, folder / TENSORS)
+    with pytest.raises(InputError, match=r"other numbers in '.*' than in what it is tied to"):
+        session.load_adapter(folder)
+
+
+def test_a_head_whose_bias_peft_leaves_out_is_refused(tmp_path: Path) -> None:
+    net = net_of("bias")
+    folder = saved(net, tmp_path, modules_to_save=["embed_tokens"], ensure_weight_tying=True)
+    with pytest.raises(InputError, match=r"leaves out 'lm_head' .*share one weight"):
+        session_of(net, TABLE).load_adapter(folder)
 
 
 def test_a_table_that_is_not_trained_is_compared_by_each_of_its_names(tmp_path: Path) -> None:
