@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -102,7 +102,8 @@ class Weight:
 def find_weights(graph: ir.Graph) -> list[Weight]:
     """Return the weights of a graph in its order."""
     found = [weight for value in graph.initializers.values() if (weight := _weight(value)) is not None]
-    told = [_told(weight) for weight in found]
+    around = _containers(graph)
+    told = [_told(weight, around) for weight in found]
     taken = Counter(module for modules in told for module in modules)
     taken.update(weight.module for weight in found if weight.module)
     return [
@@ -148,17 +149,23 @@ def _is_sure(module: str, weight: Weight, taken: Mapping[str, int]) -> bool:
     return module == weight.module or (taken[module] == 1 and (first == module or first not in taken))
 
 
-def _told(weight: Weight) -> dict[str, str]:
+def _told(weight: Weight, containers: Collection[str]) -> dict[str, str]:
     """Return the modules that the readers tell, with what each does with the weight (T2).
 
-    They are asked for a weight without a name, or with several modules. The older exporter gives the second call of a
-    module the name of the first with a number.
+    They are asked for a weight without a name, or with several modules, or read by a module that is called otherwise
+    than the one that it is named by. The older exporter gives the second call of a module the name of the first with a
+    number.
     """
     told: dict[str, str] = {}
     for reader in weight.readers:
         told.setdefault(_module_of(reader.node), reader.kind)
     told = {name: kind for name, kind in told.items() if _first_call(name) == name or _first_call(name) not in told}
-    return told if len(told) > 1 or weight.is_tied or weight.name.startswith(ANONYMOUS) else {}
+    if len(told) > 1 or weight.is_tied or weight.name.startswith(ANONYMOUS):
+        return told
+    own, last = weight.module, weight.module.rpartition(".")[2]
+    others = {name: kind for name, kind in told.items() if name and name not in containers}
+    others = {name: kind for name, kind in others.items() if last not in _first_call(name).split(".")[-1:]}
+    return {own: weight.readers[0].kind} | others if own and others else {}
 
 
 def _first_call(module: str) -> str:

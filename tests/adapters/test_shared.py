@@ -127,6 +127,7 @@ def net_of(kind: str) -> nn.Module:
         "bias": lambda: Decoder(bias=True),
         "masked": Masked,
         "T5": lambda: Both(with_head=True),
+        "encoder": lambda: Both(with_head=False),
     }[kind]()
     with torch.no_grad():
         for parameter in net.parameters():
@@ -180,6 +181,8 @@ def saved(net: nn.Module, folder: Path, **options: Any) -> Path:
         ("masked", ("words.weight", "predictions.*"), "", ["predictions", "words"]),
         ("T5", "shared.weight", "", ["decoder.embed_tokens", "encoder.embed_tokens", "lm_head", "shared"]),
         ("T5", None, "shared.weight", None),
+        ("encoder", "shared.weight", "", ["encoder.embed_tokens", "shared"]),
+        ("encoder", None, "shared.weight", None),
     ],
 )
 def test_peft_computes_what_was_trained_wherever_it_is_read(
