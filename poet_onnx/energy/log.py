@@ -134,9 +134,9 @@ class MeterLog:
                 self._take(line)
 
     def _take(self, line: str) -> None:
-        first, _, rest = line.replace(";", ",").partition(",")
+        first, second, *_ = (*_columns(line), "", "")
         try:
-            seconds, watts = _seconds(first.strip().strip('"')), float(rest.partition(",")[0].strip().strip('"'))
+            seconds, watts = _seconds(first), float(second)
         except ValueError as error:
             if not self._times and self._line == 1:
                 return  # names of the columns
@@ -160,6 +160,12 @@ class MeterLog:
             self._joules.append(self._joules[-1] + joules)
         self._times.append(seconds)
         self._watts.append(watts)
+
+
+def _columns(line: str) -> list[str]:
+    """Return the columns of a row; where semicolons part them, a comma is a decimal one."""
+    columns = line.replace(",", ".").split(";") if ";" in line else line.split(",")
+    return [column.strip().strip('"') for column in columns]
 
 
 def _seconds(text: str) -> float:

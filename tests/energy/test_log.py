@@ -38,6 +38,12 @@ def test_dates_and_semicolons_are_read(tmp_path: Path) -> None:
     assert meter.joules(at(0.0), at(1.0)) == pytest.approx(3.0)
 
 
+def test_a_comma_between_semicolons_is_a_decimal_one(tmp_path: Path) -> None:
+    lines = ("time;watts;volts", *(f"{int(START) + seconds},5;3,71;5,1" for seconds in range(3)))
+    meter = MeterLog(rows(tmp_path / "log.csv", "\n".join(lines) + "\n"))
+    assert meter.joules(at(0.5), at(2.5)) == pytest.approx(2 * 3.71)
+
+
 def test_rows_that_come_late_are_waited_for(tmp_path: Path) -> None:
     path = rows(tmp_path / "log.csv", f"{START},2.0\n{START + 1},2.0\n")
     waits = []
