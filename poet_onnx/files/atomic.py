@@ -33,6 +33,7 @@ def write_file(
     """Fill a file, push it to the disk, and only then give it its name.
 
     A new file has the permissions that the process gives new files; one that replaces another keeps those of the other.
+    Behind a symbolic link it is the file that the link names, as for any program that writes there.
 
     Args:
         path: of the file.
@@ -45,6 +46,7 @@ def write_file(
         OSError: if it cannot be written.
     """
     files = written or Written()
+    path = path.resolve() if path.is_symlink() else path
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     part = _Part(folder)
     try:
