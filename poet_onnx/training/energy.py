@@ -22,6 +22,7 @@ class StepEnergy:
     def __init__(
         self,
         steps_done: Callable[[], int],
+        evaluated: Callable[[], int],
         planned: Callable[[], PlannedEnergy | None],
         meter: str | os.PathLike[str] | Meter = AUTO,
         *,
@@ -31,6 +32,7 @@ class StepEnergy:
 
         Args:
             steps_done: returns how many steps have run so far.
+            evaluated: returns how many batches were evaluated.
             planned: returns what the plan says of a step.
             meter: "auto" for the machine's own, the CSV file of an external one, or one that is open, and stays so.
             sleep: rests, for the power at rest.
@@ -38,12 +40,12 @@ class StepEnergy:
         Raises:
             InputError: if there is no meter, or it cannot be used.
         """
-        self._steps_done, self._planned, self._sleep = steps_done, planned, sleep
+        self._steps_done, self._evaluated, self._planned, self._sleep = steps_done, evaluated, planned, sleep
         self._closes = isinstance(meter, (str, os.PathLike))
         self._meter: Meter = open_meter(meter) if isinstance(meter, (str, os.PathLike)) else meter
         self._start = self._end = Mark(0.0, 0.0)
         self._rest_watts = self._joules = 0.0
-        self._first_step = self._steps = 0
+        self._first_step = self._steps = self._evaluations = 0
         self._ended = False
 
     def __enter__(self) -> StepEnergy:
@@ -54,7 +56,8 @@ class StepEnergy:
         """
         try:
             self._rest_watts = power_at_rest(self._meter, sleep=self._sleep).watts
-            self._first_step, self._start = self._steps_done(), self._meter.mark()
+            self._first_step, self._evaluations = self._steps_done(), self._evaluated()
+            self._start = self._meter.mark()
         except BaseException:  # `with` ends only what has begun
             self._close()
             raise
@@ -69,6 +72,7 @@ class StepEnergy:
             CheckFailedError: if the meter has stopped meanwhile.
         """
         self._end, self._steps = self._meter.mark(), self._steps_done() - self._first_step
+        self._evaluations = self._evaluated() - self._evaluations
         try:
             if error is None:
                 self._joules = self._meter.joules(self._start, self._end)
@@ -110,9 +114,11 @@ class StepEnergy:
         """Of a step, on average, counted as the plan counts: above rest, or all of it where it has idle watts.
 
         Raises:
-            InputError: if there was no step.
+            InputError: if there was no step, or batches were evaluated besides.
         """
         self._checked()
+        if self._evaluations:
+            raise InputError(f"{self._besides} are in what was measured: let `with` hold training steps alone.")
         if self._steps < 1:
             raise InputError("No training step ran while energy was measured: take the steps within `with`.")
         planned = self._planned()
@@ -126,6 +132,11 @@ class StepEnergy:
 
     def __str__(self) -> str:
         """Return it in a sentence or two: what was measured, and what the plan says."""
+        if self._checked()._evaluations:
+            return (
+                f"{self.joules:.4g} J in {self.seconds:.4g} s, measured by {self.meter}; {self._besides} are in it, so"
+                " that what a step takes is not known."
+            )
         planned = self.planned
         counted = (
             "all in all" if planned is not None and planned.idle_watts else f"above {self.rest_watts:.4g} W at rest"
@@ -137,6 +148,11 @@ class StepEnergy:
         if planned is None:
             return f"{text}; there is no plan."
         return f"{text}; the plan for {planned.device} says {planned.joules:.4g} J, {planned.origin}."
+
+    @property
+    def _besides(self) -> str:
+        """What was measured that is no training step."""
+        return f"{self._evaluations} evaluated batch{'' if self._evaluations == 1 else 'es'}"
 
     def _checked(self) -> StepEnergy:
         if not self._ended:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from poet_onnx.choices import AUTO
@@ -115,6 +116,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         self._norm: float | None = None
         self._turn = Turn()
         self._training = True
+        self._evaluations = 0
 
         values = read_parameters(parameters)
         own = None if groups is None else as_groups(groups)
@@ -152,7 +154,9 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             raise InputError("The directory of the store has no name: give TrainingSession one, store=.")
         if not described.has_store:
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
-        memory.store = SessionStore(directory, described, self._optimizer, memory.arrays, memory.frozen)
+        memory.store = SessionStore(
+            Path(directory).absolute(), described, self._optimizer, memory.arrays, memory.frozen
+        )
         found = memory.store.begin(self._progress, values)
         self._warn_of_rate(found, directory)
         self._progress = found
@@ -280,6 +284,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
     @exclusive
     def _evaluated(self, inputs: Arrays, labels: Arrays = None) -> tuple[float, Outputs, Mapping[str, Array]]:
         """Evaluate a batch; return its loss, the outputs, and the batch as it was read."""
+        self._evaluations += 1
         runner = self._evaluate()
         feeds = runner.feeds(inputs, labels)
         filling = filling_of(feeds, runner.wanted, runner.ranges)
@@ -347,7 +352,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """
         from poet_onnx.training.energy import StepEnergy  # whose imports no plan counts
 
-        return StepEnergy(lambda: self._progress.runs, lambda: self._model.energy, meter)
+        return StepEnergy(lambda: self._progress.runs, lambda: self._evaluations, lambda: self._model.energy, meter)
 
     def _update(self) -> None:
         """Finish an update: the parameters that the step has not updated."""

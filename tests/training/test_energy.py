@@ -54,7 +54,7 @@ class Ramp:
 
 def measured(planned: PlannedEnergy | None) -> StepEnergy:
     meter, steps = Ramp(), [7]
-    with StepEnergy(lambda: steps[0], lambda: planned, meter, sleep=meter.sleep) as energy:
+    with StepEnergy(lambda: steps[0], lambda: 0, lambda: planned, meter, sleep=meter.sleep) as energy:
         with pytest.raises(InputError, match="known when its `with` has ended"):
             _ = energy.joules
         meter.work(4.0, 5.0)
@@ -122,15 +122,42 @@ def test_a_meter_that_stops_before_the_first_step_is_closed(monkeypatch: pytest.
 
     meter = Stopped()
     monkeypatch.setattr("poet_onnx.training.energy.open_meter", lambda _: meter)
-    with pytest.raises(CheckFailedError), StepEnergy(lambda: 0, lambda: None, sleep=meter.sleep):
+    with pytest.raises(CheckFailedError), StepEnergy(lambda: 0, lambda: 0, lambda: None, sleep=meter.sleep):
         pytest.fail("it began")
     assert meter.is_closed
 
 
 def test_no_step_has_no_joules() -> None:
     meter = Ramp()
-    with StepEnergy(lambda: 0, lambda: None, meter, sleep=meter.sleep) as energy:
+    with StepEnergy(lambda: 0, lambda: 0, lambda: None, meter, sleep=meter.sleep) as energy:
         meter.work(1.0, 5.0)
     assert energy.joules == pytest.approx(5.0)
     with pytest.raises(InputError, match="No training step ran"):
+        _ = energy.step_joules
+
+
+def test_what_was_evaluated_besides_is_no_part_of_a_step() -> None:
+    meter, ran = Ramp(), [3, 5]
+    with StepEnergy(lambda: ran[0], lambda: ran[1], lambda: None, meter, sleep=meter.sleep) as energy:
+        meter.work(4.0, 5.0)
+        ran[:] = [11, 7]
+    assert (energy.steps, energy.joules) == (8, pytest.approx(20.0))
+    with pytest.raises(InputError, match="2 evaluated batches are in what was measured"):
+        _ = energy.step_joules
+    assert str(energy) == (
+        "20 J in 4 s, measured by ramp; 2 evaluated batches are in it, so that what a step takes is not known."
+    )
+
+
+def test_a_session_counts_what_it_evaluates(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    original = model_path("mlp-l1")
+    model = tmp_path / "out.onnx"
+    poet_onnx.rewrite(original, device="a72", activation_budget="100%", optimizer="sgd").save(model)
+    evaluating = original.with_name("eval_model.onnx")
+    session = TrainingSession(model, original.with_name("checkpoint"), eval_model=evaluating)
+    with logged_power(tmp_path / "power.csv") as log, session.energy(log) as energy:
+        train(session, 2)
+        session.eval()
+        train(session, 3)
+    with pytest.raises(InputError, match="3 evaluated batches"):
         _ = energy.step_joules
