@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,11 @@ def read_model(model: AnyModel) -> ir.Model:
     return as_model(model)
 
 
+def _look(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a file from another one, or from what it was."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class Evaluation:
     """An evaluation graph that shares the arrays of a session."""
 
@@ -48,9 +54,11 @@ class Evaluation:
         self._model: ir.Model | None = None
         self._runner: Runner | None = None
         self._metadata: Mapping[str, str] = {}
+        self._seen: tuple[int, ...] | None = None
         if isinstance(source, (str, os.PathLike)):
             try:
-                open_regular(source).close()
+                with open_regular(source) as file:
+                    self._seen = _look(os.fstat(file.fileno()))
             except OSError as error:
                 raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
             found = read_metadata(source)
@@ -80,6 +88,24 @@ class Evaluation:
         assert isinstance(self.source, (str, os.PathLike))
         return os.fspath(self.source)
 
+    def check_same(self) -> None:
+        """Check that the graph's file is the one that it was, where nothing of it has been read yet.
+
+        Raises:
+            InputError: if it has changed, or is gone.
+        """
+        if self._seen is None:
+            return
+        try:
+            same = _look(Path(self.path).stat()) == self._seen
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+        if not same:
+            raise InputError(
+                f"{self.path} has changed since the session was made, and may be of another model: put the file back, "
+                "or make the session again."
+            )
+
     def model(self) -> ir.Model | None:
         """Return the graph as it was given; it must not be changed.
 
@@ -87,6 +113,7 @@ class Evaluation:
             InputError: if it cannot be used.
         """
         if self._model is None and self.source is not None:
+            self.check_same()
             self._model = read_model(self.source)
         return self._model
 
@@ -98,6 +125,7 @@ class Evaluation:
         """
         from poet_onnx.training.forward import stored_constants
 
+        self.check_same()
         stored = stored_constants(self.source)
         if stored is not None:
             return stored
@@ -123,6 +151,7 @@ class Evaluation:
             InputError: if the graph cannot be used.
         """
         if self._runner is None:
+            self.check_same()
             plan = self._description
             runner = self._prepared(values, options) if plan is None else self._planned(plan, arrays, options)
             runner.bind(arrays)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import TRAINING_KEY
@@ -50,7 +50,8 @@ class Plans:
         Raises:
             InputError: if a file cannot be used.
         """
-        self._model, self._eval_model, self._wishes = model, eval_model, wishes
+        # A process may change its directory.
+        self._model, self._eval_model, self._wishes = _absolute(model), _absolute(eval_model), wishes
         self._family = _family_of(model)
 
     @property
@@ -153,6 +154,11 @@ class Plans:
         if not beside.exists():
             raise InputError(f"There is no {beside.name} beside {path}: copy all files that `rewrite` wrote.")
         return beside
+
+
+def _absolute(model: AnyModel | None) -> Any:
+    """Return where a file is, whatever the working directory becomes; what is no path stays as it is."""
+    return Path(model).absolute() if isinstance(model, (str, os.PathLike)) else model
 
 
 def _family_of(model: AnyModel) -> PlanFamily | None:

@@ -149,6 +149,8 @@ class SessionFiles:
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
         self._refuse_own(path)
+        if model is None:
+            self._evaluation.check_same()
         source = self._evaluation.source if model is None else model
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")

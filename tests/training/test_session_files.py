@@ -1,4 +1,4 @@
-"""Calls beside the step, which read and write files: what they take of RAM."""
+"""Calls beside the step, which read and write files: which ones, and what they take of RAM."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from forward_models import parse, random, weights
 from stock_environment import STOCK_PYTHON
 
 import poet_onnx
+from poet_onnx import TrainingSession
+from poet_onnx.errors import InputError
 
 MIB = 2**20
 WIDTH = 1900
@@ -134,6 +137,57 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Large]:
     return found
 
 
+def two_nets(folder: Path) -> None:
+    """Write the files of two nets, of which one has an activation more, with the same parameters, into two folders."""
+    for name, activation in (("a", "Tanh"), ("b", "Sigmoid")):
+        (folder / name).mkdir()
+        net = parse(
+            f"g (float[2, 4] x) => (float[2, 3] y) {{ h = MatMul(x, w) y = {activation}(h) }}", {"w": random(4, 3)}
+        )
+        poet_onnx.rewrite(net, **STEP).save(folder / name / "net.onnx")
+
+
+def exported(path: Path) -> np.ndarray[Any, Any]:
+    found = onnxruntime.InferenceSession(path).run(None, {"x": np.ones((2, 4), np.float32)})[0]
+    return np.asarray(found)
+
+
+def test_a_session_knows_its_files_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_nets(tmp_path)
+    monkeypatch.chdir(tmp_path / "a")
+    session = TrainingSession("net.onnx", "net.safetensors", eval_model="net.eval.onnx")
+    session.export_inference_model(tmp_path / "before.onnx")
+    monkeypatch.chdir(tmp_path / "b")
+    session.export_inference_model(tmp_path / "after.onnx")
+    assert exported(tmp_path / "after.onnx").tobytes() == exported(tmp_path / "before.onnx").tobytes()
+    session.export_inference_model("net.onnx")  # of another net
+    with pytest.raises(InputError, match="is a file of the session"):
+        session.export_inference_model(tmp_path / "a" / "net.eval.onnx")
+
+
+def test_a_graph_that_was_replaced_is_not_exported(tmp_path: Path) -> None:
+    two_nets(tmp_path)
+    files = [tmp_path / "a" / name for name in ("net.onnx", "net.safetensors", "net.eval.onnx")]
+    session = TrainingSession(files[0], files[1], eval_model=files[2])
+    (tmp_path / "b" / "net.eval.onnx").replace(files[2])
+    with pytest.raises(InputError, match=r"net\.eval\.onnx has changed since the session was made"):
+        session.export_inference_model(tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+    files[2].unlink()
+    with pytest.raises(InputError, match=r"net\.eval\.onnx cannot be read"):
+        session.export_inference_model(tmp_path / "out.onnx")
+
+
+def test_a_checkpoint_goes_where_a_link_leads(tmp_path: Path) -> None:
+    two_nets(tmp_path)
+    session = TrainingSession(tmp_path / "a" / "net.onnx", tmp_path / "a" / "net.safetensors")
+    (tmp_path / "last").symlink_to(tmp_path / "b" / "saved")  # not there yet
+    for _ in range(2):
+        session.save_checkpoint(tmp_path / "last")
+        assert (tmp_path / "last").is_symlink()
+        session.load_checkpoint(tmp_path / "b" / "saved")
+
+
 @pytest.mark.parametrize("name", ["plain", "lora", "stored_lora", "deep"])
 def test_calls_beside_the_step_take_what_is_predicted(large: Mapping[str, Large], tmp_path: Path, name: str) -> None:
     done = subprocess.run(
@@ -167,7 +221,7 @@ def test_adapters_go_into_a_store_one_by_one(tmp_path: Path) -> None:
     """All of them together may be more than what a store leaves in RAM."""
     result = poet_onnx.rewrite(large_net(), lora="rank=128,targets=w0.weight,w1.weight", store="always", **STEP)
     model, values, evaluation = result.save(tmp_path / "net.onnx")
-    session = poet_onnx.TrainingSession(model, values, eval_model=evaluation, store=tmp_path / "store")
+    session = TrainingSession(model, values, eval_model=evaluation, store=tmp_path / "store")
     sizes = [array.nbytes for array in session.parameters.values()]
     session.export_adapter(tmp_path / "adapter")
     session.load_adapter(tmp_path / "adapter")  # which imports what it runs
