@@ -19,8 +19,6 @@
 namespace poet {
 namespace {
 
-constexpr uint64_t kMostSpread = uint64_t{1} << 60;  // floats of columns: their bytes then fit into 64 bits
-
 class ConvDataGradient final : public Kernel {
  public:
   explicit ConvDataGradient(const NodeInfo& node)
@@ -34,20 +32,19 @@ class ConvDataGradient final : public Kernel {
   void compute(Context& context) override {
     const Tensor gradient = context.input(0), weight = context.input(1);
     const Sizes sizes = read(gradient, weight);
-    Shape made = gradient.layout.shape;
-    made.data()[1] = static_cast<int64_t>(sizes.image.channels);
-    std::copy_n(image_.data(), 2, made.data() + 2);
-    auto* const d_x = static_cast<float*>(context.output(0, made));
-    if (sizes.batch == 0 || sizes.image.channels == 0) return;
+    const Image& image = sizes.image;
+    auto* const d_x =
+        static_cast<float*>(context.output(0, Shape::of(sizes.batch, image.channels, image.height, image.width)));
+    if (sizes.batch == 0 || image.channels == 0) return;
     if (sizes.filters == 0) {
-      std::fill_n(d_x, sizes.batch * sizes.image.size(), 0.0F);
+      std::fill_n(d_x, sizes.batch * image.size(), 0.0F);
       return;
     }
-    const uint64_t depth = sizes.image.channels / groups_ * windows_.taps(), pixels = windows_.pixels();
+    const uint64_t channels = image.channels / groups_, depth = channels * windows_.taps(), pixels = windows_.pixels();
     const uint64_t filters = groups_ * sizes.filters, most = std::min(at_once_, sizes.batch);
-    if (most > kMostSpread / (depth + filters) / pixels)
+    if (most > kMostColumnFloats / (depth + filters) / pixels)
       throw Error("columns of " + std::to_string(most) + " images are too many");
-    const bool is_direct = most == 1 && windows_.are_pixels_of(sizes.image);
+    const bool is_direct = most == 1 && windows_.are_pixels_of(image);
     const uint64_t turned = most > 1 ? filters * most * pixels : 0;
     const Workspace room(context.api(), (turned + (is_direct ? 0 : depth * most * pixels)) * sizeof(float));
     auto* const d_y = static_cast<float*>(gradient.data);
@@ -59,14 +56,13 @@ class ConvDataGradient final : public Kernel {
         rows = room.floats();
       }
       for (uint64_t group = 0; group < groups_; ++group) {
-        float* const to = d_x + first * sizes.image.size() + group * depth / windows_.taps() * sizes.plane();
+        const uint64_t filter = group * sizes.filters;  // first of the group
+        float* const to = d_x + first * image.size() + group * channels * image.height * image.width;
         float* const columns = is_direct ? to : room.floats() + turned;
-        const Floats filter =
-            Floats::of(static_cast<float*>(weight.data) + group * sizes.filters * depth, sizes.filters, depth);
-        product_.run(context, filter,
-                     Floats::of(rows + group * sizes.filters * count * pixels, sizes.filters, count * pixels), nullptr,
+        product_.run(context, Floats::of(static_cast<float*>(weight.data) + filter * depth, sizes.filters, depth),
+                     Floats::of(rows + filter * count * pixels, sizes.filters, count * pixels), nullptr,
                      Floats::of(columns, depth, count * pixels));
-        if (!is_direct) windows_.images(context.workers(), sizes.image, depth / windows_.taps(), count, columns, to);
+        if (!is_direct) windows_.images(context.workers(), image, channels, count, columns, to);
       }
     }
   }
@@ -75,8 +71,6 @@ class ConvDataGradient final : public Kernel {
   struct Sizes {
     uint64_t batch, filters;  // filters are those of a group
     Image image;
-
-    uint64_t plane() const { return image.height * image.width; }
   };
 
   Sizes read(const Tensor& d_y, const Tensor& weight) const {

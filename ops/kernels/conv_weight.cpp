@@ -18,8 +18,6 @@
 namespace poet {
 namespace {
 
-constexpr uint64_t kMostFloats = uint64_t{1} << 60;  // of columns: their bytes then fit into 64 bits
-
 class ConvWeightGradient final : public Kernel {
  public:
   explicit ConvWeightGradient(const NodeInfo& node)
@@ -37,7 +35,7 @@ class ConvWeightGradient final : public Kernel {
       std::fill_n(d_w, groups_ * sizes.filters * depth, 0.0F);
       return;
     }
-    if (most > kMostFloats / (sizes.samples + sizes.filters))
+    if (most > kMostColumnFloats / (sizes.samples + sizes.filters))
       throw Error(std::to_string(most) + " columns of " + std::to_string(sizes.samples) + " pixels are too many");
     const uint64_t turned = sizes.batch > 1 ? groups_ * sizes.filters * sizes.samples : 0;
     const bool is_whole = most == depth;  // a group's product is a part of dW as it is

@@ -6,6 +6,8 @@
 
 namespace poet {
 
+constexpr uint64_t kMostColumnFloats = uint64_t{1} << 60;  // whose bytes fit into 64 bits
+
 struct WindowRange {
   uint64_t first, end;
 };
