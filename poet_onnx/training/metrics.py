@@ -50,9 +50,9 @@ class Means:
             InputError: if there is no such metric.
         """
         self._labels = wanted[-1].name
-        ignored = {put.name: each.ignored for put in wanted for each in ranges.get(put.name, ())}
-        self._of_input = {name: label for name, label in ignored.items() if label is not None}
-        self._ignored = self._of_input.get(self._labels)
+        known = [(put.name, each.ignored) for put in wanted for each in ranges.get(put.name, ())]
+        self._ignored = {name: label for name, label in reversed(known) if label is not None}
+        """The label that does not count, by the input's name: of several ranges that of the first."""
         given: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics)
         if isinstance(metrics, str):
             given = {metrics: None}
@@ -72,7 +72,7 @@ class Means:
         Raises:
             InputError: if a metric cannot be computed, or is no number.
         """
-        if loss or not self._of_input or any((batch[name] != label).any() for name, label in self._of_input.items()):
+        if loss or not self._ignored or any((batch[name] != label).any() for name, label in self._ignored.items()):
             self._sums["loss"].append(loss)
         self._batches += 1
         for name, metric in self._metrics.items():
@@ -106,7 +106,8 @@ class Means:
                     tuple(size for place, size in enumerate(scores.shape) if place != axis % scores.ndim)
                     == labels.shape
                 ):
-                    counted = np.ones(labels.shape, np.bool_) if self._ignored is None else labels != self._ignored
+                    ignored = self._ignored.get(self._labels)
+                    counted = np.ones(labels.shape, np.bool_) if ignored is None else labels != ignored
                     self._right += int(((scores.argmax(axis) == labels) & counted).sum())
                     self._counted += int(counted.sum())
                     return

@@ -14,6 +14,9 @@ import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.evaluation_graph import MOST_OUTPUT_BYTES
+from poet_onnx.graph.input_ranges import Range
+from poet_onnx.training.batch import Wanted
+from poet_onnx.training.metrics import Means, Outputs
 
 IDS, WORDS = torch.arange(12).reshape(3, 4) % 7, 7
 LABELS = torch.tensor([[1, 2, -100, 3], [-100, 0, 0, 5], [6, -100, 1, 1]])
@@ -87,3 +90,14 @@ def test_a_batch_of_which_no_label_counts_does_not_count(tmp_path: Path) -> None
     assert session.evaluate([(IDS, LABELS), nothing]) == session.evaluate([(IDS, LABELS)])
     assert session.evaluate([nothing, (IDS, LABELS)], ["accuracy"]) == session.evaluate([(IDS, LABELS)], ["accuracy"])
     assert all(np.isnan(figure) for figure in session.evaluate([nothing], ["accuracy"]).values())
+
+
+def test_a_label_that_does_not_count_is_known_beside_ranges_without_one() -> None:
+    """Labels may also be read as indices, of which another range tells."""
+    wanted = [Wanted("labels", np.dtype(np.int64), (2,))]
+    for ranges in ((Range(0, 6, -100), Range(-100, 6)), (Range(-100, 6), Range(0, 6, -100))):
+        means = Means(["accuracy"], wanted, {"labels": ranges})
+        scores = np.eye(2, 7, dtype=np.float32)
+        means.add(0.5, Outputs(scores=scores), {"labels": np.array([0, -100])})
+        means.add(0.0, Outputs(scores=scores), {"labels": np.array([-100, -100])})
+        assert means.figures() == {"loss": 0.5, "accuracy": 1.0}
