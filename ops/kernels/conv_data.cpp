@@ -50,11 +50,8 @@ class ConvDataGradient final : public Kernel {
     auto* const d_y = static_cast<float*>(gradient.data);
     for (uint64_t first = 0; first < sizes.batch; first += most) {
       const uint64_t count = std::min(most, sizes.batch - first);
-      float* rows = d_y + first * filters * pixels;
-      if (count > 1) {
-        windows_.made(context.workers(), filters, count, rows, 0, filters, room.floats());
-        rows = room.floats();
-      }
+      float* const rows =
+          windows_.turned(context.workers(), filters, count, d_y + first * filters * pixels, 0, filters, room.floats());
       for (uint64_t group = 0; group < groups_; ++group) {
         const uint64_t filter = group * sizes.filters;  // first of the group
         float* const to = d_x + first * image.size() + group * channels * image.height * image.width;

@@ -43,13 +43,10 @@ class ConvWeightGradient final : public Kernel {
     const Workspace room(context.api(), (turned + most * sizes.samples + apart) * sizeof(float));
     float* const columns = room.floats() + turned;
     float* const product = columns + most * sizes.samples;
-    float* d_y = static_cast<float*>(context.input(0).data);
+    const uint64_t filters = groups_ * sizes.filters;
+    float* const d_y = windows_.turned(context.workers(), filters, sizes.batch,
+                                       static_cast<float*>(context.input(0).data), 0, filters, room.floats());
     const auto* const x = static_cast<const float*>(context.input(1).data);
-    if (turned != 0) {
-      const uint64_t filters = groups_ * sizes.filters;
-      windows_.made(context.workers(), filters, sizes.batch, d_y, 0, filters, room.floats());
-      d_y = room.floats();
-    }
     for (uint64_t group = 0; group < groups_; ++group)
       for (uint64_t first = 0; first < depth; first += most) {
         const uint64_t count = std::min(most, depth - first);

@@ -34,12 +34,6 @@ void ConvolvedPanels::run(const Context& context, Panel panel, float* matrix, fl
   }
 }
 
-float* Filters::turned(const Context& context, Panel rows, float* d_y, uint64_t batch, float* spare) const {
-  if (batch == 1) return d_y + rows.first * windows.pixels();
-  windows.made(context.workers(), panels.rows(), batch, d_y, rows.first, rows.rows, spare);
-  return spare;
-}
-
 void SpreadPanels::run(const Context& context, Panel panel, float* matrix, float* d_y, uint64_t batch, float* spare,
                        float* columns) const {
   const uint64_t depth = filters_.panels.columns(), all = batch * filters_.windows.pixels();

@@ -22,7 +22,9 @@ class Filters {
   const Windows windows;
 
   // Returns these rows of dY, with the images side by side: in `spare` where there are several.
-  float* turned(const Context& context, Panel rows, float* d_y, uint64_t batch, float* spare) const;
+  float* turned(const Context& context, Panel some, float* d_y, uint64_t batch, float* spare) const {
+    return windows.turned(context.workers(), panels.rows(), batch, d_y, some.first, some.rows, spare);
+  }
 
   struct Batch {
     uint64_t size;

@@ -78,11 +78,13 @@ void Windows::columns(const Workers& workers, const Image& image, uint64_t batch
   });
 }
 
-void Windows::made(const Workers& workers, uint64_t filters, uint64_t batch, const float* from, uint64_t first,
-                   uint64_t count, float* to) const {
+float* Windows::turned(const Workers& workers, uint64_t filters, uint64_t batch, float* from, uint64_t first,
+                       uint64_t count, float* spare) const {
+  if (batch == 1) return from + first * pixels();
   each_item(workers, count * batch, pixels(), [&](uint64_t each) {
-    std::copy_n(from + (each % batch * filters + first + each / batch) * pixels(), pixels(), to + each * pixels());
+    std::copy_n(from + (each % batch * filters + first + each / batch) * pixels(), pixels(), spare + each * pixels());
   });
+  return spare;
 }
 
 // Adds up the columns of an image of one channel, whose rows are `pitch` floats apart.

@@ -50,9 +50,10 @@ class Windows {
   // side by side.
   void columns(const Workers& workers, const Image& image, uint64_t batch, const float* from, uint64_t first,
                uint64_t count, float* to) const;
-  // Writes likewise what is made of images, of which each has `filters` rows.
-  void made(const Workers& workers, uint64_t filters, uint64_t batch, const float* from, uint64_t first, uint64_t count,
-            float* to) const;
+  // Returns likewise rows of what is made of images, of which each has `filters` rows: those of one image where they
+  // are, those of several in `spare`, which else is not needed.
+  float* turned(const Workers& workers, uint64_t filters, uint64_t batch, float* from, uint64_t first, uint64_t count,
+                float* spare) const;
   // Writes so many channels of each image, on all threads: for each pixel the sum of what the columns of these channels
   // have for it, tap after tap; in their rows the images stand side by side.
   void images(const Workers& workers, const Image& image, uint64_t channels, uint64_t batch, const float* columns,

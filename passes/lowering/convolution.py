@@ -130,27 +130,14 @@ def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
         weight = builder.reshape(builder.input(2), sizes.filters, sizes.channels)
         d_y = builder.reshape(builder.input(0), sizes.filters, sizes.samples)
         return builder.reshape(builder.op("Gemm", weight, d_y, transA=1), 1, sizes.channels, *sizes.image)
-    if _is_depthwise(builder, sizes) and sizes.filters == sizes.channels:
-        return builder.op(
-            "DepthwiseDataGradient",
-            builder.input(0),
-            builder.input(2),
-            domain=POET_DOMAIN,
-            image=sizes.image,
-            **_window_attributes(window),
-        )
     if _has_images(builder, sizes):
-        return builder.op(
-            "ConvDataGradient",
-            builder.input(0),
-            builder.input(2),
-            domain=POET_DOMAIN,
-            image=sizes.image,
-            **_window_attributes(window),
-            pixels=sizes.pixels,
-            group=sizes.group,
-            images=min(sizes.batch, -(-_WIDE_PIXELS // math.prod(sizes.pixels))),
-        )
+        attributes: dict[str, int | tuple[int, ...]] = {"image": sizes.image, **_window_attributes(window)}
+        is_depthwise = _is_depthwise(builder, sizes) and sizes.filters == sizes.channels
+        if not is_depthwise:
+            together = min(sizes.batch, -(-_WIDE_PIXELS // math.prod(sizes.pixels)))
+            attributes |= {"pixels": sizes.pixels, "group": sizes.group, "images": together}
+        operator = "DepthwiseDataGradient" if is_depthwise else "ConvDataGradient"
+        return builder.op(operator, builder.input(0), builder.input(2), domain=POET_DOMAIN, **attributes)
     begins, ends, extra = window.transposed(sizes.image, sizes.pixels)
     return builder.op(
         "ConvTranspose",
