@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import identity_of
 
 _MOST_WAITING_BYTES = 4 << 20
 
@@ -57,7 +58,7 @@ def write_file(
         with io.BufferedWriter(_PushedFile(part.descriptor, "wb", closefd=False)) as file:
             fill(file)
         os.fsync(part.descriptor)
-        named = _Named(path, _identity(os.fstat(part.descriptor)))
+        named = _Named(path, identity_of(os.fstat(part.descriptor)))
         with files.adding(named):
             try:
                 part.link(path.name)
@@ -178,19 +179,15 @@ class _Named:
     """
 
     path: Path
-    identity: tuple[int, int, int]
+    identity: tuple[int, ...]
     replaced: bool = False
 
     def is_there(self) -> bool:
         """Return whether the name still means this file."""
         try:
-            return _identity(self.path.lstat()) == self.identity
+            return identity_of(self.path.lstat()) == self.identity
         except OSError:
             return False
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 class _Part:

@@ -31,6 +31,7 @@ from poet_onnx.files.onnx_messages import (
     tensor_head,
 )
 from poet_onnx.files.protobuf import MESSAGE, Field, FileBytes, fields, last_number, message_field, whole, written
+from poet_onnx.files.regular import identity_of
 
 LEAST_FILE_BYTES = 32 << 20
 """A smaller model is parsed as a whole, and does not depend on its file any more."""
@@ -54,7 +55,7 @@ class _OpenModel:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.file = HeldFile(path)
-        self._first_look = self._look()
+        self._first_look = identity_of(os.fstat(self.file.descriptor))
 
     def check(self) -> None:
         """Check that nobody has written to the file.
@@ -62,15 +63,11 @@ class _OpenModel:
         Raises:
             InputError: if somebody has.
         """
-        if self._look() != self._first_look:
+        if identity_of(os.fstat(self.file.descriptor)) != self._first_look:
             raise InputError(
                 f"{self._path} was changed while its weights were in use: load the model again, and write others to a"
                 " file of their own."
             )
-
-    def _look(self) -> tuple[int, int]:
-        status = os.fstat(self.file.descriptor)
-        return status.st_size, status.st_mtime_ns
 
 
 class EmbeddedTensor(ir.LazyTensor):

@@ -38,6 +38,11 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
+def identity_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a file from any other one, and from what it was before somebody wrote to it."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def _check(status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -13,7 +13,7 @@ from poet_onnx.description.forward import FORWARD_KEY
 from poet_onnx.description.metadata import PANELS_KEY, TRAINING_KEY, EvaluationDescription
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import read_metadata
-from poet_onnx.files.regular import open_regular
+from poet_onnx.files.regular import identity_of, open_regular
 from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_from_json
 from poet_onnx.training.batch import Array
 from poet_onnx.training.runner import Runner
@@ -35,11 +35,6 @@ def read_model(model: AnyModel) -> ir.Model:
     return as_model(model)
 
 
-def _look(status: os.stat_result) -> tuple[int, ...]:
-    """Return what tells a file from another one, or from what it was."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 class Evaluation:
     """An evaluation graph that shares the arrays of a session."""
 
@@ -58,7 +53,7 @@ class Evaluation:
         if isinstance(source, (str, os.PathLike)):
             try:
                 with open_regular(source) as file:
-                    self._seen = _look(os.fstat(file.fileno()))
+                    self._seen = identity_of(os.fstat(file.fileno()))
             except OSError as error:
                 raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
             found = read_metadata(source)
@@ -97,7 +92,7 @@ class Evaluation:
         if self._seen is None:
             return
         try:
-            same = _look(Path(self.path).stat()) == self._seen
+            same = identity_of(Path(self.path).stat()) == self._seen
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror or error}.") from error
         if not same:
