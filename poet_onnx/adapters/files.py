@@ -191,10 +191,7 @@ class AdapterFiles:
             if name not in values and name not in others:
                 if module in self._targets:
                     continue
-                raise InputError(
-                    f"PEFT reads '{module}' whole, but '{name}' is not known: give TrainingSession its eval_model, and "
-                    "export the network without constant folding."
-                )
+                raise _unknown(module, name)
             tensors[f"{peft}.{ending}"] = (values if name in values else others, name, False)
             if ending == "running_mean":
                 tensors[f"{peft}.{_COUNTER}"] = ({_COUNTER: np.zeros((), np.int64)}, _COUNTER, False)
@@ -203,10 +200,7 @@ class AdapterFiles:
             has_others = any(other.startswith(f"{module}.") for other in tensors if other != name)
             if module != name and not has_others:
                 own = module.removeprefix(PREFIX)
-                raise InputError(
-                    f"PEFT reads '{own}' whole, but '{own}{WEIGHT}' is not known: give TrainingSession its "
-                    "eval_model, and export the network without constant folding."
-                )
+                raise _unknown(own, f"{own}{WEIGHT}")
         return tensors
 
     def _is_saved(self, name: str) -> bool:
@@ -261,3 +255,10 @@ def _read_later(tensors: _Sources, folder: Path) -> Values:
             copy_value(source, name, array)
 
     return Values(folder, kinds, read_into)
+
+
+def _unknown(module: str, name: str) -> InputError:
+    return InputError(
+        f"PEFT reads '{module}' whole, but '{name}' is not known: give TrainingSession its eval_model, and export the"
+        " network without constant folding."
+    )

@@ -180,16 +180,16 @@ class ProcessCosts:
         of a process that trains little of a model. It may have products by panels to compare before. Without an
         optimizer it is one for ONNX Runtime's own Module, whose imports take more than loading behind them.
         """
-        runtime_bytes, import_bytes = self.runtime_bytes, self.import_bytes
+        runtime_bytes, import_bytes, has_store = self.runtime_bytes, self.import_bytes, bool(stored_bytes(graph))
         if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
             runtime_bytes += self.module_bytes
             import_bytes += self.module_import_bytes
         elif import_bytes:
             import_bytes += sum(tensor.size_bytes for tensor in _constants(graph))
             import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
-            import_bytes += _OPENING_BYTES if stored_bytes(graph) else 0
+            import_bytes += _OPENING_BYTES if has_store else 0
         costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes)
-        if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
+        if self.stored_session_bytes > self.session_bytes and has_store:
             costs = replace(costs, session_bytes=self.stored_session_bytes)
         compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
         if not compared_bytes or not self.runtime_bytes:

@@ -17,7 +17,7 @@ from poet_onnx.torch.judging import Judgement, judge, noise_of, rounding_of_mean
 from poet_onnx.torch.layers import lost_options
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.optimizers import TorchUpdates
-from poet_onnx.torch.points import Point
+from poet_onnx.torch.points import Point, scaled
 from poet_onnx.torch.reference import RAISED, Reference
 from poet_onnx.torch.trained import Trained, TrainedStep, usual
 
@@ -116,7 +116,7 @@ class Comparison:
                 name: self._moved(start[name], name, number) if self._is_parameter(name) else now[name].copy()
                 for name in self._names
             }
-            batch = {name: _scaled(each, number) for name, each in self._batch.items()}
+            batch = {name: scaled(each, _SCALED**number) for name, each in self._batch.items()}
             point, ours = self._point(trained, values, batch)
             self._compare_loss(point, ours)
             self._compare_gradients(point, ours, judged)
@@ -307,14 +307,13 @@ class Comparison:
                     "The batches that a normalization has seen, 'num_batches_tracked', are not counted."
                 )
                 continue
-            if name not in made and point.is_cache(name):
-                continue
             if name not in made:
-                self.found.problems.setdefault(
-                    name,
-                    f"The buffer '{name}' {point.change_of(name)}, and stands still in the training graph"
-                    f"{_still_in_eval_mode(name)}.",
-                )
+                if not point.is_cache(name):
+                    self.found.problems.setdefault(
+                        name,
+                        f"The buffer '{name}' {point.change_of(name)}, and stands still in the training graph"
+                        f"{_still_in_eval_mode(name)}.",
+                    )
                 continue
             judgement = point.of_buffer(name, made[name])
             if judgement.verdict != "wrong":
@@ -384,13 +383,6 @@ def _still_in_eval_mode(name: str) -> str:
     if ".parametrizations." not in f".{name}":
         return ""
     return ": with this layer in eval mode, as spectral_norm knows it, it stands still in torch, too"
-
-
-def _scaled(array: Array, number: int) -> Array:
-    if array.dtype.kind != "f":
-        return array
-    scaled: Array = (array * _SCALED**number).astype(array.dtype)
-    return scaled
 
 
 def _line(error: BaseException) -> str:

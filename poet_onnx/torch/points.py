@@ -80,8 +80,10 @@ class Point:
     @cached_property
     def _further(self) -> Mapping[str, Array]:
         """The buffers after another step, at twice the parameters and inputs; none where torch cannot run it."""
-        parameters = {name: _twice(each) for name, each in self._values.items() if name in self._reference.parameters}
-        batch = {name: _twice(each) for name, each in self._batch.items()}
+        parameters = {
+            name: scaled(each, 2) for name, each in self._values.items() if name in self._reference.parameters
+        }
+        batch = {name: scaled(each, 2) for name, each in self._batch.items()}
         try:
             return self._reference.step(parameters, batch, keep=False).buffers
         except RAISED:
@@ -141,5 +143,6 @@ class Point:
         return found
 
 
-def _twice(array: Array) -> Array:
-    return array * 2 if array.dtype.kind == "f" else array
+def scaled(array: Array, factor: float) -> Array:
+    """Return an array of floats times a factor, and any other one as it is."""
+    return (array * factor).astype(array.dtype) if array.dtype.kind == "f" else array

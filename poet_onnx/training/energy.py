@@ -45,7 +45,7 @@ class StepEnergy:
         self._meter: Meter = open_meter(meter) if isinstance(meter, (str, os.PathLike)) else meter
         self._start = self._end = Mark(0.0, 0.0)
         self._rest_watts = self._joules = 0.0
-        self._first_step = self._steps = self._evaluations = 0
+        self._first_step = self._steps = self._first_evaluation = self._evaluations = 0
         self._ended = False
 
     def __enter__(self) -> StepEnergy:
@@ -56,7 +56,7 @@ class StepEnergy:
         """
         try:
             self._rest_watts = power_at_rest(self._meter, sleep=self._sleep).watts
-            self._first_step, self._evaluations = self._steps_done(), self._evaluated()
+            self._first_step, self._first_evaluation = self._steps_done(), self._evaluated()
             self._start = self._meter.mark()
         except BaseException:  # `with` ends only what has begun
             self._close()
@@ -72,7 +72,7 @@ class StepEnergy:
             CheckFailedError: if the meter has stopped meanwhile.
         """
         self._end, self._steps = self._meter.mark(), self._steps_done() - self._first_step
-        self._evaluations = self._evaluated() - self._evaluations
+        self._evaluations = self._evaluated() - self._first_evaluation
         try:
             if error is None:
                 self._joules = self._meter.joules(self._start, self._end)
