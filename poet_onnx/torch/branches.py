@@ -1,7 +1,8 @@
-"""Where a module decides by the numbers of a tensor, which the legacy exporter writes as they were once.
+"""Where a module takes numbers out of a tensor, which the legacy exporter writes as they were once.
 
-torch warns of every decision by a tensor, and while it traces, sizes are tensors, too. Those stay as they are in every
-step, so only decisions by other numbers count: what they are computed of is in torch's trace.
+A branch takes one (`if y.mean() > 1`), and so do `.item()`, `float(x)`, `range(n)` and `.tolist()`. torch warns of
+each, and while it traces, sizes are tensors, too. Those stay as they are in every step, so only other numbers count:
+what they are computed of is in torch's trace.
 """
 
 from __future__ import annotations
@@ -22,17 +23,22 @@ if TYPE_CHECKING:
 _SIZES = frozenset(("aten::size", "prim::shape", "aten::numel", "aten::dim", "prim::Constant", "onnx::Constant"))
 """Nodes of a trace behind which there are no numbers that change from step to step."""
 
+_TAKING = ("__bool__", "__float__", "__int__", "__index__", "__array__", "item", "numpy", "tolist")
+"""What of a tensor's methods returns numbers that no exporter follows."""
+
 _HERE = Path(__file__).parent
 _SHOWN = 3
 
 
 @contextmanager
 def watched(places: dict[str, None]) -> Iterator[None]:
-    """Add the places where a tensor becomes true or false in this context, if torch traces and it is no size."""
+    """Add the places where numbers of a tensor are taken in this context, if torch traces and they are no sizes."""
     import torch
 
+    taking = {getattr(torch.Tensor, name) for name in _TAKING}
+
     def watch(func: Any, args: Any, kwargs: Any) -> Any:
-        if func is torch.Tensor.__bool__ and torch._C._get_tracing_state() and _is_of_data(args[0]):
+        if func in taking and torch._C._get_tracing_state() and _is_of_data(args[0]):
             places[_place()] = None
         return func(*args, **kwargs)
 
@@ -41,12 +47,13 @@ def watched(places: dict[str, None]) -> Iterator[None]:
 
 
 def warn_of_branches(places: dict[str, None], stacklevel: int) -> None:
-    """Warn of decisions that stay as they were for the example batch."""
+    """Warn of numbers and decisions that stay as they were for the example batch."""
     if places:
         shown = ", ".join(list(places)[:_SHOWN])
         warnings.warn(
-            "What is decided by the numbers of a tensor stays as it was for the example batch: compute both ways and"
-            f" choose with torch.where, unless it is always the same, at {shown}.",
+            "What is decided by the numbers of a tensor, or computed with Python numbers of one, stays as it was for"
+            " the example batch: compute with the tensor itself, both ways where there is a branch, and choose with"
+            f" torch.where, unless it is always the same, at {shown}.",
             PoetWarning,
             stacklevel=stacklevel + 1,
         )

@@ -1,4 +1,4 @@
-"""Decisions by the numbers of a tensor, which the legacy exporter freezes: torch's sizes are none of them."""
+"""Numbers that are taken out of a tensor, which the legacy exporter freezes: torch's sizes are none of them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,52 @@ from poet_onnx.errors import PoetWarning
 def by_mean(x: Tensor, layer: nn.Linear) -> Tensor:
     """Decide by a result."""
     y: Tensor = layer(x)
-    return y * 2 if y.mean() > 1 else y
+    return y * 2 if y.mean() > 1 else y  # here
 
 
 def by_parameter(x: Tensor, layer: nn.Linear) -> Tensor:
     """Decide by what is trained."""
-    return layer(x if layer.weight.sum() > 1 else x + 1)
+    return layer(x if layer.weight.sum() > 1 else x + 1)  # here
 
 
 def by_count_of_rows(x: Tensor, layer: nn.Linear) -> Tensor:
     """Decide by how many samples have something."""
     chosen = (x[:, 0] > 0).sum()
-    return layer(x) if not chosen else layer(x) * 2
+    return layer(x) if not chosen else layer(x) * 2  # here
+
+
+def by_item(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Multiply by a Python number of the batch."""
+    y: Tensor = layer(x)
+    return y * (1.0 + x[:, 0].gt(0).sum().item())  # here
+
+
+def by_float(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Multiply by a float of the batch."""
+    y: Tensor = layer(x)
+    return y * float(x.argmax())  # here
+
+
+def by_range(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Repeat as often as the batch says."""
+    y: Tensor = layer(x)
+    for _ in range(x.argmax(1).max()):  # here
+        y = y * 0.9
+    return y
+
+
+def by_list(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Take samples of which a list is made."""
+    y: Tensor = layer(x)
+    return y[x[:, :3].argmax(1).tolist()]  # here
 
 
 def by_sizes(x: Tensor, layer: nn.Linear) -> Tensor:
     """Decide by sizes, in all the ways in which they become tensors."""
     assert x.shape[1] == layer.in_features
     y: Tensor = layer(x) if x.size(0) % 2 == 0 and x.numel() > 3 and len(x) > 1 else x
-    return y if y.shape[0] * y.shape[1] < 100 else y * torch.ones(()) * 2
+    half = torch.tensor(y.shape[1]).item() // 2 + int(x.shape[0] / 2)
+    return (y if y.shape[0] * y.shape[1] < 100 else y * torch.ones(()) * 2) * half
 
 
 class Deciding(nn.Module):
@@ -52,12 +79,12 @@ class Deciding(nn.Module):
         return self.function(x, self.layer) + self.function(x, self.layer)
 
 
-@pytest.mark.parametrize("function", [by_mean, by_parameter, by_count_of_rows])
-def test_a_frozen_branch_is_warned_of_once_by_its_place(
+@pytest.mark.parametrize("function", [by_mean, by_parameter, by_count_of_rows, by_item, by_float, by_range, by_list])
+def test_a_frozen_number_is_warned_of_once_by_its_place(
     function: Callable[[Tensor, nn.Linear], Tensor], tmp_path: Path
 ) -> None:
     lines, first = inspect.getsourcelines(function)
-    place = f"{Path(__file__).name}:{first + next(n for n, line in enumerate(lines) if ' if ' in line)}"
+    place = f"{Path(__file__).name}:{first + next(n for n, line in enumerate(lines) if '# here' in line)}"
     with pytest.warns(PoetWarning, match=rf"stays as it was for the example batch: .*/{place}\.$") as caught:
         poet_onnx.torch.export(Deciding(function), torch.randn(4, 6), tmp_path / "net.onnx", **OPTIONS)
     assert len(caught) == 1
