@@ -31,7 +31,10 @@ _SPACING_ROWS = 100
 class MeterLog:
     """Reads what another program writes: a row for each moment, in order, with seconds since 1970 or a date.
 
+    Names of the columns may come first, and lines that begin with # count nowhere.
+
     Example:
+        # meter 4, 10 Hz
         time,watts
         1764100000.0,3.71
         1764100000.1,3.74
@@ -60,6 +63,7 @@ class MeterLog:
         self._watts: list[float] = []
         self._joules = [0.0]
         self._offset = self._line = 0
+        self._names_may_come = True
         self._read()
         distances = [b - a for a, b in zip(self._times[:_SPACING_ROWS], self._times[1:_SPACING_ROWS], strict=False)]
         self.update_seconds = statistics.median(distances) if distances else 1.0
@@ -130,15 +134,16 @@ class MeterLog:
         self._offset += len(whole)
         for line in whole.decode("utf-8", "replace").splitlines():
             self._line += 1
-            if line.strip():
+            if line.strip() and not line.lstrip().startswith("#"):
                 self._take(line)
 
     def _take(self, line: str) -> None:
         first, second, *_ = (*_columns(line), "", "")
+        is_first, self._names_may_come = self._names_may_come, False
         try:
             seconds, watts = _seconds(first), float(second)
         except ValueError as error:
-            if not self._times and self._line == 1:
+            if is_first:
                 return  # names of the columns
             raise InputError(
                 f"Line {self._line} of {self._path} is {line[:60]!r}: give a time (seconds since 1970, or a date as "

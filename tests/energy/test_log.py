@@ -44,6 +44,14 @@ def test_a_comma_between_semicolons_is_a_decimal_one(tmp_path: Path) -> None:
     assert meter.joules(at(0.5), at(2.5)) == pytest.approx(2 * 3.71)
 
 
+def test_lines_of_comments_and_the_names_after_them_are_passed_over(tmp_path: Path) -> None:
+    lines = ("# meter 4", "", "time,watts", f"{START},3.0", " # its range changed", f"{START + 1},3.0")
+    meter = MeterLog(rows(tmp_path / "log.csv", "\n".join(lines) + "\n"))
+    assert meter.joules(at(0.0), at(1.0)) == pytest.approx(3.0)
+    with pytest.raises(InputError, match=r"Line 3 of .* is 'volts,amperes'"):
+        MeterLog(rows(tmp_path / "twice.csv", "# meter 4\ntime,watts\nvolts,amperes\n"))
+
+
 def test_rows_that_come_late_are_waited_for(tmp_path: Path) -> None:
     path = rows(tmp_path / "log.csv", f"{START},2.0\n{START + 1},2.0\n")
     waits = []
