@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import TRAINING_KEY
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.model_file import files_beside, read_metadata
 from poet_onnx.training.elastic import Follower, room_here
 from poet_onnx.training.evaluation import Evaluation
@@ -79,13 +80,22 @@ class Plans:
         return self._family.within(limit_bytes)
 
     def borne(self) -> int | None:
-        """Return the largest budget that the RAM bears which this process has or could take; the smallest if none.
+        """Return the largest budget that the RAM bears which this process has or could take.
 
-        None for a model with one plan.
+        The smallest, with a warning, where it bears none; None for a model with one plan.
         """
         if self._family is None:
             return None
-        return self.within(max(room_here().size_bytes, self._family.budgets_bytes[0]))
+        size_bytes, smallest = room_here().size_bytes, self._family.budgets_bytes[0]
+        if size_bytes < smallest:
+            warnings.warn(
+                f"The smallest plan is for {smallest:,} bytes of RAM, and this process has or could take "
+                f"{size_bytes:,}, so the system may kill it: end other programs, raise the limit of its control group, "
+                "or rewrite the original with a smaller budget among --ram-budgets.",
+                PoetWarning,
+                stacklevel=3,
+            )
+        return self.within(max(size_bytes, smallest))
 
     def follower(self) -> Follower:
         """Return what follows the memory that there is.

@@ -18,7 +18,7 @@ from folders import SUPPORT
 from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 from poet_onnx import TrainingSession
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.runtime import arena_statistics, count_arena, open_arenas
 from poet_onnx.training import plans as plans_of
 from poet_onnx.training import session_plans
@@ -124,9 +124,18 @@ def test_budgets_are_numbers_within_which_the_largest_plan_runs(plans: Path) -> 
 
 def test_the_first_plan_is_the_largest_that_the_memory_bears(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small, middle, large = session_of(plans).budgets
-    for room, expected in ((large, large), (large - 1, middle), (middle - 1, small), (small // 2, small)):
+    for room, expected in ((large, large), (large - 1, middle), (middle - 1, small), (small, small)):
         monkeypatch.setattr(plans_of, "room_here", lambda room=room: Room(room, 0.0))
         assert session_of(plans).budget == expected
+
+
+def test_memory_that_bears_no_plan_is_warned_of(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = session_of(plans).budgets[0]
+    monkeypatch.setattr(plans_of, "room_here", lambda: Room(small - 1, 0.0))
+    words = f"The smallest plan is for {small:,} bytes of RAM, and this process has or could take {small - 1:,}, so"
+    with pytest.warns(PoetWarning, match=words) as caught:
+        session = TrainingSession(plans, plans.with_suffix(".safetensors"))
+    assert (session.budget, [each.filename for each in caught]) == (small, [__file__])
 
 
 def test_a_session_follows_the_memory(plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
