@@ -41,4 +41,5 @@ def test_driver_is_clean(tmp_path: Path, sanitizers: str) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    """Run a driver; under ThreadSanitizer the faults of all calls of a store alone take five minutes."""
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
