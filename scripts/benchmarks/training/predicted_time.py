@@ -1,89 +1,118 @@
-"""Compare predicted with measured step times on this machine: profile, plan on the profile, run both graphs in turns.
+#!/usr/bin/env python3
+"""Compare predicted with measured step times on this machine: profile, plan with the profile, train with the plan.
 
-    python scripts/benchmarks/training/predicted_time.py resnet18:75% vgg16:32% -o CSV
+    PYTHONPATH=scripts python scripts/benchmarks/training/predicted_time.py [MODEL[:BATCH[:PIXELS]]...] \
+        --stock-python PYTHON -o CSV
 
-Times are medians of wall time, original and rewritten steps in turns, in a process of its own for each case; transfers
-go through the page cache, as those of the paging operators do.
+Each model is profiled on the stock runtime with 1 and with 2 threads, and planned with what was measured in three
+forms: `ordered` keeps all tensors, `rewritten` keeps to 75 % of the activations, or to the least that is found, and
+`stored` has all parameters and moments in a store, in the page cache. Each plan trains in a fresh process, and the
+medians of its steps are measured. The exit code is 1 if a step took 10 % more or less time than predicted. Take the
+figures on a machine that does nothing else: the profile and the training run minutes apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import statistics
+import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from poet_onnx import rewrite
-from poet_onnx.costing.device import load_device
-from poet_onnx.profiler import measure
-from poet_onnx.profiler.timing import StepRunner
-from poet_onnx.runtime.feeds import random_feeds
+import onnx
+import torch
+from export_models import export_forward, quiet
+from threads_models import read_case, recipe
 
-DEFAULT_CASES = ["resnet18:75%", "resnet18:30%", "vgg16:92%", "vgg16:32%", "bert-2:20%", "bert-2:10%", "densenet:70%"]
-STEPS, WARMUP = 40, 3
-FIELDS = ("model", "budget", "graph", "predicted_seconds", "measured_seconds", "predicted_over_measured")
+CASES = ("resnet18:8", "mobilenet:8:64", "vgg16:8", "densenet:8", "unet:8", "bert-2:8")
+THREADS = (1, 2)
+FORMS = {
+    "ordered": ("--activation-budget", "100%", "--store", "never"),
+    "rewritten": ("--activation-budget", "75%", "--store", "never"),
+    "stored": ("--store", "always"),
+}
+STEPS, MOST_OFF = 30, 0.10
+WORKER = Path(__file__).resolve().parents[1] / "memory" / "store_curve_worker.py"
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "predicted_time.csv"
+FIELDS = ("model", "threads", "form", "predicted_ms", "measured_ms", "predicted_by_measured")
+Row = dict[str, Any]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the cases and write their rows."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write a row for each case, as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=DEFAULT_CASES, metavar="MODEL:BUDGET")
-    parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
+    parser.add_argument("cases", nargs="*", default=CASES, metavar="MODEL[:BATCH[:PIXELS]]", help=" ".join(CASES))
+    parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), help="with poet-onnx[stock]")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS, help=f"default {RESULTS.name}")
     options = parser.parse_args(arguments)
+    if options.stock_python is None:
+        parser.error("name the stock runtime's interpreter with --stock-python or POET_STOCK_PYTHON")
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
+    with options.output.open("w", newline="", encoding="utf-8") as file:
+        file.write("# PYTHONPATH=scripts python scripts/benchmarks/training/predicted_time.py\n")
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
         for case in options.cases:
-            # A process of its own for each, as a user's would be: what ran before shapes the heap, and so the times.
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                rows += pool.submit(run_case, case, Path(folder)).result()
-            for row in rows[-2:]:
-                print("  ".join(str(row[field]) for field in FIELDS), flush=True)
-    if options.output is not None:
-        with options.output.open("w", newline="", encoding="utf-8") as file:
-            script = "scripts/benchmarks/training/predicted_time.py"
-            file.write(f"# python {script} {' '.join(options.cases)} -o {options.output}\n")
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
-    return 0
+            for row in rows_of(case, options.stock_python):
+                rows.append(row)
+                writer.writerow(row)
+                file.flush()
+                print(*(f"{field}={value}" for field, value in row.items()), flush=True)
+    return 0 if all(abs(float(row["predicted_by_measured"]) - 1) <= MOST_OFF for row in rows) else 1
 
 
-def run_case(case: str, folder: Path) -> list[dict[str, str]]:
-    """Return a row for the original and one for the rewritten graph of a case such as resnet18:75%."""
-    name, _, budget = case.partition(":")
-    script = Path(__file__).resolve().parents[2] / "export_models.py"
-    subprocess.run([sys.executable, str(script), name, "-o", str(folder)], check=True, stdout=subprocess.DEVNULL)
-    path = folder / name / "training_model.onnx"
-    measured = measure(path, load_device("host"), page_cache=True)
-    result = rewrite(path, device="host", costs=measured, activation_budget=budget)
-    rewritten = folder / f"{name}.poet.onnx"
-    result.save(rewritten)
-    feeds = random_feeds(result.graph, 0)
-    runners = [StepRunner(path, feeds), StepRunner(rewritten, feeds)]
-    seconds: list[list[float]] = [[], []]
-    for step in range(WARMUP + STEPS):
-        for runner, taken in zip(runners, seconds, strict=True):
-            time = runner.run().wall_seconds
-            if step >= WARMUP:
-                taken.append(time)
-    predictions = [result.original.seconds, result.rewritten.seconds]
-    return [
-        row(name, budget, graph, predicted, statistics.median(taken))
-        for graph, predicted, taken in zip(("original", "rewritten"), predictions, seconds, strict=True)
-    ]
+def rows_of(case: str, python: str) -> Iterator[Row]:
+    """Yield the rows of a model."""
+    name, batch, pixels = read_case(case)
+    with tempfile.TemporaryDirectory() as at:
+        folder, made = Path(at), recipe(name, pixels)
+        torch.manual_seed(0)
+        with quiet():
+            onnx.save(export_forward(made.build(), made.inputs(batch)), folder / "forward.onnx")
+        for threads in THREADS:
+            common = ("--device", "host", "--threads", threads)
+            poet(
+                python,
+                "profile",
+                folder / "forward.onnx",
+                *common,
+                "--page-cache",
+                "--force",
+                "-o",
+                folder / "costs.json",
+            )
+            for form, asked in FORMS.items():
+                net = folder / f"{form}.onnx"
+                told = planned(python, folder, net, (*common, "--costs", folder / "costs.json"), asked)
+                store = folder / f"{form}.store" if told["store"] else ""
+                command = [python, WORKER, net, store, "cached", folder, STEPS]
+                done = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
+                predicted, measured = told["seconds"], float(json.loads(done.stdout)["measured_seconds"])
+                figures = (f"{1e3 * predicted:.4g}", f"{1e3 * measured:.4g}", f"{predicted / measured:.3f}")
+                yield dict(zip(FIELDS, (case, threads, form, *figures), strict=True))
 
 
-def row(model: str, budget: str, graph: str, predicted: float, measured: float) -> dict[str, str]:
-    """Return one row of the table."""
-    values = (model, budget, graph, f"{predicted:.6f}", f"{measured:.6f}", f"{predicted / measured:.3f}")
-    return dict(zip(FIELDS, values, strict=True))
+def planned(python: str, folder: Path, net: Path, common: Sequence[object], asked: Sequence[str]) -> dict[str, Any]:
+    """Return what a plan predicts; that of the smallest budget where the asked one is too small."""
+    plan = (folder / "forward.onnx", net, *common, "--gap", 0.05, "--time-limit", 20, "--force", "--json")
+    done = poet(python, "rewrite", *plan, *asked, check=False)
+    if done.returncode and "smallest_budget_bytes" in done.stdout:
+        smallest = json.loads(done.stdout)["smallest_budget_bytes"]
+        done = poet(python, "rewrite", *plan, "--activation-budget", smallest, "--store", "never")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def poet(python: str, command: str, *more: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command of poet-onnx for the stock runtime."""
+    line = [python, "-m", "poet_onnx", command, *more, "--loss", "cross-entropy", "--target", "stock"]
+    return subprocess.run([*map(str, line)], check=check, stdout=subprocess.PIPE, text=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
