@@ -262,6 +262,45 @@ def test_the_figure_is_what_is_measured_or_at_most_two_mebibytes_more(
     assert 0 <= training_alone(result.process).peak_bytes - trial.figures["peak_bytes"] <= 2 << 20
 
 
+SLICES = 250
+
+
+@NEEDS_STOCK
+def test_constants_take_what_is_said(tmp_path: Path) -> None:
+    """Shifted windows, as those of Swin, have four in each of their slices: each takes some of a session."""
+    taken = []
+    for own in (False, True):
+        path = tmp_path / f"own-{own}.onnx"
+        onnx.save(sliced(own=own), path)
+        result = rewrite(path, device="host", target="stock", loss="mse", train=["v", "w"])
+        model, parameters = path.with_suffix(".poet.onnx"), path.with_suffix(".poet.safetensors")
+        result.save(model)
+        job = training_job(
+            result.model, read_settings(result.model), model, parameters, steps=3, threads=1, page_dir=None
+        )
+        trials = [train(job, None, STOCK_PYTHON) for _ in range(2)]  # the first one writes bytecode
+        assert trials[1].figures is not None, trials[1].ending
+        taken.append((training_alone(result.process).peak_bytes, trials[1].figures["peak_bytes"]))
+    predicted, measured = (of_own - of_shared for of_shared, of_own in zip(*taken, strict=True))
+    assert measured > 1 << 20
+    assert abs(predicted - measured) < 1 << 20
+
+
+def sliced(*, own: bool) -> onnx.ModelProto:
+    """Return a chain of slices that leave all as it is, whose limits are constants of their own or the same ones."""
+    limits = {"starts": 0, "ends": 4096, "axes": 1, "steps": 1}
+    names = [[f"{part}{number if own else 0}" for part in limits] for number in range(SLICES)]
+    chain = "\n".join(f"x{number + 1} = Slice (x{number}, {', '.join(each)})" for number, each in enumerate(names))
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[4, 512] x) => (float[4, 3] y)'
+    model = onnx.parser.parse_model(f"{head} {{\nx0 = MatMul (x, v)\n{chain}\ny = MatMul (x{SLICES}, w)\n}}")
+    values = {name: np.int64([limits[name.rstrip("0123456789")]]) for each in names for name in each}
+    # So large that training takes more than loading.
+    weights = {name: np.full(shape, 0.01, np.float32) for name, shape in (("v", (512, 4096)), ("w", (4096, 3)))}
+    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in (values | weights).items()]
+    model.graph.initializer.extend(tensors)
+    return model
+
+
 COLUMNS = """<ir_version: 8, opset_import: ["" : 17]>
     g (int64[4, 2] i) => (float[4, 3] y) <float[5, 3] t, float[9, 3] u, int64 zero = {0}, int64 one = {1}> {
         j = Gather <axis: int = 1> (i, zero)
