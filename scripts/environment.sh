@@ -157,6 +157,8 @@ stock_environment() {
         printf '%s' "$hash" >"$folder/poet-installed"
     fi
     STOCK_PYTHON=$folder/bin/python
+    # A process that trains would compile the rest, where PYTHONDONTWRITEBYTECODE is set each time, in its RAM budget.
+    "$STOCK_PYTHON" -m compileall -q "$ROOT/poet_onnx" "$ROOT/passes"
 }
 
 # stock_tests: let the few tests run that need the stock environment. To be called after stock_environment.
