@@ -32,7 +32,6 @@ def find_horizon(instance: Instance) -> Horizon:
     count = len(instance.nodes)
     last_run = [0] * count
     last_need = list(instance.producer)
-    barrier = _barriers(instance)
     for position in range(count - 1, -1, -1):
         for value in instance.writes[position]:
             last_need[value] = max((last_run[use] for use in instance.uses[value]), default=position)
@@ -40,20 +39,6 @@ def find_horizon(instance: Instance) -> Horizon:
         again = instance.problem.recompute and instance.nodes[position].recomputable
         if again and not instance.kept.intersection(instance.writes[position]):
             needed = max((last_need[value] for value in instance.writes[position]), default=position)
-            last_run[position] = max(position, min(needed, barrier[position]))
+            later = (other for other in instance.changers[position] if other > position)
+            last_run[position] = max(position, min((needed, *later)))
     return Horizon(tuple(last_run), tuple(last_need))
-
-
-def _barriers(instance: Instance) -> list[int]:
-    """Return, for each node, the position of the first later node that changes a resident tensor which it reads."""
-    tensors = instance.problem.graph.tensors
-    changed: dict[str, list[int]] = {}
-    for position, node in enumerate(instance.nodes):
-        for resident in node.updates:
-            changed.setdefault(resident, []).append(position)
-    barriers = []
-    for position, node in enumerate(instance.nodes):
-        residents = {tensors[name].buffer_owner for name in node.inputs if name} & changed.keys()
-        later = [other for resident in residents for other in changed[resident] if other > position]
-        barriers.append(min(later, default=len(instance.nodes)))
-    return barriers
