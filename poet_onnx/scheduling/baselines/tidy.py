@@ -31,14 +31,14 @@ def tidied(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
                 continue
             wanted.difference_update(writes)
             wanted.update(graph.transient_reads(node))
-        elif step.action in (Action.PAGE_IN_END, Action.PAGE_IN_START):
-            if step.action is Action.PAGE_IN_END and value not in wanted:
+        elif step.action is Action.PAGE_IN_END:
+            if value not in wanted:
                 continue
-            if step.action is Action.PAGE_IN_START and (not kept or kept[-1] != Step(Action.PAGE_IN_END, value)):
+        elif step.action is Action.PAGE_IN_START:
+            if not kept or kept[-1] != Step(Action.PAGE_IN_END, value):
                 continue
-            if step.action is Action.PAGE_IN_START:
-                wanted.discard(value)
-                wanted_in_storage.add(value)
+            wanted.discard(value)
+            wanted_in_storage.add(value)
         elif value not in wanted_in_storage:
             continue
         elif step.action is Action.PAGE_OUT_START:
