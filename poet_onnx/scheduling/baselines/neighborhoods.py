@@ -34,17 +34,12 @@ class Directed(Local):
         self._known: dict[int, float] = {}
 
     def left(self, value: int) -> None:
-        """Take note that a value has left."""
-        self._forget(value)
-
-    def came(self, value: int) -> None:
-        """Take note that a value is about to be made again."""
-        self._forget(value)
-
-    def _forget(self, value: int) -> None:
+        """Forget what is beside a value that has left, or is about to be made again."""
         for next_to in (self.machine.parents, self.machine.children):
             for other in self._walk(value, next_to, also_present=True):
                 self._known.pop(other, None)
+
+    came = left
 
     def seconds(self, value: int) -> float:
         """Return the seconds of making what is away beside a value."""
