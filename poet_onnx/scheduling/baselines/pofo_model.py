@@ -132,9 +132,7 @@ def blocks_from(stages: tuple[Stage, ...], terms: Terms, first: int) -> Iterator
             yield Block(first, last, again=True, paged=paged)
 
 
-def best_blocks(
-    stages: tuple[Stage, ...], terms: Terms, *, slots: int, end: float = math.inf
-) -> tuple[float, tuple[Block, ...]] | None:
+def best_blocks(stages: tuple[Stage, ...], terms: Terms, *, slots: int, end: float = math.inf) -> Chosen | None:
     """Return the least seconds and the blocks that take them, None if nothing fits.
 
     Args:
@@ -146,9 +144,7 @@ def best_blocks(
     Raises:
         CannotError: if the programme is not through by then.
     """
-    known: list[dict[tuple[float, float, float], tuple[float, tuple[Block, ...]]]] = [
-        {} for _ in range(len(stages) + 1)
-    ]
+    known: list[States] = [{} for _ in range(len(stages) + 1)]
     known[0][0.0, 0.0, 0.0] = 0.0, ()
     unit = terms.budget_bytes / slots if slots else 0.0
     for first in range(len(stages)):
