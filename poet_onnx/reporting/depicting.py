@@ -18,6 +18,7 @@ from poet_onnx.graph import Node, Role, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.reporting import words
 from poet_onnx.reporting.curve_point import read_curve
+from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.frontier import read_frontier
 from poet_onnx.reporting.layers import FATES, MEANS, Layer, Places, layer
 from poet_onnx.reporting.measured import Measured
@@ -82,7 +83,6 @@ def picture_of(
         budget_bytes=settings.ram_budget_bytes if is_ram else plan.limits.budget_bytes,
         is_ram=is_ram,
     )
-    proof = Proof(**{field: getattr(certificate, field) for field in Proof.model_fields})
     works = [work for node in _runs(step) if (work := storage_work(graph, node)) is not None]
     return StepPicture(
         model=name,
@@ -98,16 +98,7 @@ def picture_of(
         deadline_seconds=plan.limits.deadline_seconds,
         max_written_bytes=plan.limits.max_written_bytes,
         process_peak_bytes=asked.process_peak_bytes,
-        resident_bytes=prediction.resident_bytes,
-        transient_peak_bytes=prediction.transient_peak_bytes,
-        step_peak_bytes=prediction.step_peak_bytes,
-        energy_joules=prediction.energy_joules,
-        seconds=prediction.seconds,
-        compute_seconds=prediction.compute_seconds,
-        stall_seconds=max(0.0, prediction.stall_seconds),
-        page_out_bytes=prediction.page_out_bytes,
-        page_in_bytes=prediction.page_in_bytes,
-        recomputed_nodes=prediction.recomputed_nodes,
+        **taken_over(StepPicture, prediction) | {"stall_seconds": max(0.0, prediction.stall_seconds)},
         nodes_in_file=step.nodes,
         store_read_bytes=sum(work.read_bytes for work in works),
         store_written_bytes=store_written_bytes(graph),
@@ -119,7 +110,7 @@ def picture_of(
         energy=tuple(_energy(step)),
         original=Before.of(step.original),
         ordered=Before.of(step.ordered),
-        proof=proof,
+        proof=Proof(**taken_over(Proof, certificate)),
         proof_words=tuple(words.proof(certificate)),
         curve=() if curve is None else read_curve(curve, plan.device, step.original.transient_peak_bytes),
         budgets=other_budgets(step, asked.process_peak_bytes, progress) if budgets and curve is None else (),

@@ -12,6 +12,7 @@ from poet_onnx.graph import Node, Phase
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.record import Record
+from poet_onnx.reporting.figures import taken_over
 from poet_onnx.simulate import Replay, replay
 from poet_onnx.simulate.blocks import Block, BlockKind
 from poet_onnx.simulate.clock import Lane, spans_of
@@ -159,7 +160,7 @@ def layer(
     """
     replayed, region = known or (replay(problem, steps), None)
     region = region or plan_region(problem, steps, target)
-    prediction, spans = replayed.prediction, spans_of(problem, steps)
+    spans = spans_of(problem, steps)
     starts = [0.0] * len(steps)
     for span in reversed(spans):
         starts[span.step] = span.start_seconds
@@ -170,14 +171,9 @@ def layer(
     return Layer(
         name=name,
         means=means,
-        transient_peak_bytes=prediction.transient_peak_bytes,
-        energy_joules=prediction.energy_joules,
-        seconds=prediction.seconds,
+        **taken_over(Layer, replayed.prediction),
         peak_step=replayed.peak_step,
         region_bytes=region.region_bytes,
-        page_out_bytes=prediction.page_out_bytes,
-        page_in_bytes=prediction.page_in_bytes,
-        recomputed_nodes=prediction.recomputed_nodes,
         steps=Steps(
             actions=tuple(ACTIONS.index(step.action) for step in steps),
             subjects=tuple(_place(step, places) for step in steps),

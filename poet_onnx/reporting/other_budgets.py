@@ -14,6 +14,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.reporting.budget_point import BudgetPoint
+from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.rewritten import RewrittenStep
 from poet_onnx.scheduling import (
     Progress,
@@ -106,13 +107,8 @@ def _worth_it(found: Iterable[_Found]) -> list[_Found]:
 def _point(found: _Found, beside_bytes: int, *, is_own: bool) -> BudgetPoint:
     prediction = found.plan.prediction
     return BudgetPoint(
-        transient_peak_bytes=prediction.transient_peak_bytes,
+        **taken_over(BudgetPoint, prediction),
         process_bytes=max(0, beside_bytes + prediction.transient_peak_bytes),
-        energy_joules=prediction.energy_joules,
-        seconds=prediction.seconds,
-        page_out_bytes=prediction.page_out_bytes,
-        page_in_bytes=prediction.page_in_bytes,
-        recomputed_nodes=prediction.recomputed_nodes,
         gap=found.gap,
         is_own=is_own,
     )

@@ -11,6 +11,7 @@ from poet_onnx.plan import PlanClass, Prediction
 from poet_onnx.record import Record
 from poet_onnx.reporting.budget_point import BudgetPoint
 from poet_onnx.reporting.curve_point import CurvePoint
+from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.frontier import FrontierPoint
 from poet_onnx.reporting.layers import Layer
 from poet_onnx.reporting.measured import Measured
@@ -95,7 +96,7 @@ class Before(Record):
     @classmethod
     def of(cls, prediction: Prediction) -> Before:
         """Return these figures of a prediction."""
-        return cls(**{field: getattr(prediction, field) for field in cls.model_fields})
+        return cls(**taken_over(cls, prediction))
 
 
 class StepPicture(Record):

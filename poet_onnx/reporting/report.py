@@ -19,6 +19,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Action, Plan, PlanClass, Prediction
 from poet_onnx.record import Record
+from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.plan_figures import PlanFigures, plan_figures
 from poet_onnx.rewriting.rewrite import RewriteResult
 
@@ -78,18 +79,7 @@ class Figures(Record):
     @classmethod
     def of(cls, prediction: Prediction, nodes: int, process: ProcessMemory) -> Figures:
         """Make the figures of a simulator's prediction for a graph of so many nodes and its process."""
-        return cls(
-            nodes=nodes,
-            resident_bytes=prediction.resident_bytes,
-            transient_peak_bytes=prediction.transient_peak_bytes,
-            step_peak_bytes=prediction.step_peak_bytes,
-            process_peak_bytes=process.peak_bytes,
-            energy_joules=prediction.energy_joules,
-            seconds=prediction.seconds,
-            page_out_bytes=prediction.page_out_bytes,
-            page_in_bytes=prediction.page_in_bytes,
-            recomputed_nodes=prediction.recomputed_nodes,
-        )
+        return cls(nodes=nodes, process_peak_bytes=process.peak_bytes, **taken_over(Figures, prediction))
 
 
 class Wear(Record):
@@ -289,16 +279,7 @@ class Report(Figures):
             deadline_seconds=plan.limits.deadline_seconds,
             max_written_bytes=plan.limits.max_written_bytes,
             certificate_origin="stated" if result.is_given and certificate.covers.in_order else "proven",
-            status=certificate.status,
-            objective_joules=certificate.objective_joules,
-            bound_joules=certificate.bound_joules,
-            wide_bound_joules=certificate.wide_bound_joules,
-            gap=certificate.gap,
-            overhead_gap=certificate.overhead_gap,
-            covers=certificate.covers,
-            solver=certificate.solver,
-            seed=certificate.seed,
-            solve_seconds=certificate.solve_seconds,
+            **taken_over(Report, certificate),
             region_bytes=result.region_bytes,
             optimizer=plan.optimizer,
             gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
