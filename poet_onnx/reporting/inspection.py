@@ -147,7 +147,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     baselines = (Baseline.of(variant, device, target, threads=threads) for variant in found)
     first = next(baselines)
     process = process_beside(evaluation, costs, first.graph, target)
-    in_order = process.in_order(first.problem, first.order)
+    in_order = process.laid_out(first.problem, first.ordered.steps).memory
     budgets = _Budgets.of(process)
     constants = constants_of(evaluated, source.model)
     curve = Curve(source.model, device, target, threads, updates, constants, costs, beside)

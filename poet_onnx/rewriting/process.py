@@ -24,7 +24,7 @@ from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions
 from poet_onnx.runtime import installed_runtime
-from poet_onnx.scheduling import SimulatedPlan, ordered_steps
+from poet_onnx.scheduling import SimulatedPlan
 
 
 def versions_of(device: DeviceProfile, options: FitOptions | InspectOptions | RewriteOptions) -> Versions:
@@ -72,20 +72,15 @@ class TrainingProcess:
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known, unpacked."""
-        return self._of_nodes(graph, self._region_bytes(prediction.transient_peak_bytes))
+        return self._memory(graph, len(graph.nodes), self._region_bytes(prediction.transient_peak_bytes))
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
         """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
-        return self._of_nodes(graph, 0).training_bytes
+        return self._memory(graph, len(graph.nodes), 0).training_bytes
 
-    def _of_nodes(self, graph: TrainingGraph, region_bytes: int) -> ProcessMemory:
+    def _memory(self, graph: TrainingGraph, nodes: int, region_bytes: int, *, pages: bool = False) -> ProcessMemory:
         return process_memory(
-            graph,
-            self.costs,
-            nodes=len(graph.nodes),
-            region_bytes=region_bytes,
-            pages=False,
-            evaluation=self.evaluation,
+            graph, self.costs, nodes=nodes, region_bytes=region_bytes, pages=pages, evaluation=self.evaluation
         )
 
     def _region_bytes(self, step_bytes: int) -> int:
@@ -96,14 +91,16 @@ class TrainingProcess:
         """Return what carries out the steps of a plan."""
         region = plan_region(problem, steps, self.target)
         layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
-        return LaidOutPlan(layout, region, self._of_layout(problem.graph, layout, steps, region.region_bytes))
+        nodes, region_bytes = 1 + len(loaded_nodes(layout)), self._region_bytes(region.region_bytes)
+        pages = any(step.action is Action.PAGE_OUT_START for step in steps)
+        return LaidOutPlan(layout, region, self._memory(problem.graph, nodes, region_bytes, pages=pages))
 
     def likely_peak_bytes(self, graph: TrainingGraph) -> Callable[[SimulatedPlan], int]:
         """Return what tells the peak of a process that carries out a plan, nearly, before the plan is laid out.
 
         Values would be packed without a gap, and what runs again would have a Gate each, and transfers none.
         """
-        costs, ordered = self.costs, self._of_nodes(graph, 0)
+        costs, ordered = self.costs, self._memory(graph, len(graph.nodes), 0)
         fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node
 
         def peak_bytes(plan: SimulatedPlan) -> int:
@@ -116,30 +113,12 @@ class TrainingProcess:
 
         return peak_bytes
 
-    def _of_layout(
-        self, graph: TrainingGraph, layout: Sequence[LayoutNode], steps: Sequence[Step], region_bytes: int
-    ) -> ProcessMemory:
-        return process_memory(
-            graph,
-            self.costs,
-            nodes=1 + len(loaded_nodes(layout)),
-            region_bytes=self._region_bytes(region_bytes),
-            pages=any(step.action is Action.PAGE_OUT_START for step in steps),
-            evaluation=self.evaluation,
-        )
-
     def evaluating(
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], region: Region, training: TrainingGraph
     ) -> TrainingProcess:
         """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
-        loaded = loaded_nodes(layout)
-        memory = evaluation_memory(
-            graph,
-            training,
-            self.costs,
-            nodes=1 + len(loaded),
-            region_bytes=region.region_bytes,
-        )
+        nodes = 1 + len(loaded_nodes(layout))
+        memory = evaluation_memory(graph, training, self.costs, nodes=nodes, region_bytes=region.region_bytes)
         return replace(self, evaluation=memory)
 
     def exporting(self, nodes: int, constants_bytes: int) -> TrainingProcess:
@@ -151,10 +130,6 @@ class TrainingProcess:
         """
         assert self.evaluation is not None
         return replace(self, evaluation=replace(self.evaluation, exported_nodes=nodes, exported_bytes=constants_bytes))
-
-    def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
-        """Return what the process takes that carries out an order which neither recomputes nor pages."""
-        return self.laid_out(problem, ordered_steps(order)).memory
 
 
 def _is_extra(step: Step, before: Step) -> bool:
