@@ -90,7 +90,7 @@ def matrix_of(attributes: Sequence[int]) -> tuple[int, int]:
     return attributes[0], attributes[1]
 
 
-def _widths(context: ShapeContext) -> tuple[int, int]:
+def widths(context: ShapeContext) -> tuple[int, int]:
     """Return how many numbers of a sample the layer takes and makes."""
     rows, columns = matrix_of(context.attributes["matrix"])
     return (columns, rows) if context.integer("transposed", 0) else (rows, columns)
@@ -100,16 +100,17 @@ def _ending(context: ShapeContext, width: int) -> list[TensorType]:
     return [TensorType(FLOAT, (*context.type(0).shape[:-1], width))]
 
 
-def _product(context: ShapeContext) -> list[TensorType]:
-    return _ending(context, _widths(context)[1])
+def product_type(context: ShapeContext) -> list[TensorType]:
+    """Return the type of what the layer makes."""
+    return _ending(context, widths(context)[1])
 
 
 def _gradients(context: ShapeContext) -> list[TensorType]:
-    return [*_ending(context, _widths(context)[0]), *flag(context)]
+    return [*_ending(context, widths(context)[0]), *flag(context)]
 
 
 def _product_fits(context: ShapeContext) -> None:
-    taken, made = _widths(context)
+    taken, made = widths(context)
     expect(context, 0, (*context.type(0).shape[:-1], taken))
     expect_count(context, 1, 1)
     if context.integer("biased", 0):
@@ -117,7 +118,7 @@ def _product_fits(context: ShapeContext) -> None:
 
 
 def _gradients_fit(context: ShapeContext) -> None:
-    taken, made = _widths(context)
+    taken, made = widths(context)
     expect(context, 0, (*context.type(0).shape[:-1], made))
     expect(context, 1, (*context.type(1).shape[:-1], taken))
     expect_count(context, 3, 1)
@@ -137,7 +138,7 @@ def piece_rows(rows: int, columns: int, panel: int) -> int:
     return min(most_rows(rows, panel), max(2, (piece + columns - 2) // columns + 1))
 
 
-def _room(call: Call) -> int:
+def room(call: Call) -> int:
     """Return the bytes of a panel of the matrix, and of its samples."""
     rows, columns, samples = sizes(call)
     return _ELEMENT_BYTES * most_rows(rows, call.integer("panel_rows", 1)) * (columns + samples)
@@ -145,7 +146,7 @@ def _room(call: Call) -> int:
 
 def _room_for_gradient(call: Call) -> int:
     rows, columns, _ = sizes(call)
-    return _room(call) + _ELEMENT_BYTES * columns * piece_rows(rows, columns, call.integer("panel_rows", 1))
+    return room(call) + _ELEMENT_BYTES * columns * piece_rows(rows, columns, call.integer("panel_rows", 1))
 
 
 def read_once(call: Call) -> StorageWork:
@@ -231,11 +232,11 @@ SPECS = [
     OpSpec(
         "LinearStored",
         POET_DOMAIN,
-        shape=_product,
+        shape=product_type,
         check=_product_fits,
         work=_multiplied,
         storage=read_once,
-        workspace=_room,
+        workspace=room,
         schema=Schema(
             "LinearStored(x, handle, bias?, after...) -> y: a product with a matrix in the store, and the bias.",
             (("y", "tensor(float)"),),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators import linear
 from poet_onnx.graph.operators.fitting import expect, said
-from poet_onnx.graph.operators.linear import PANELS, compared_rows, matrix_of, most_rows, piece_rows
+from poet_onnx.graph.operators.linear import PANELS, matrix_of, most_rows, product_type, sizes, widths
 from poet_onnx.graph.operators.rules import FLOAT, of_each
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work, elements
@@ -41,12 +42,6 @@ def _shape_of(context: ShapeContext) -> tuple[int, int]:
     return matrix_of(context.attributes["matrix"])
 
 
-def _product(context: ShapeContext) -> list[TensorType]:
-    rows, columns = _shape_of(context)
-    width = rows if context.integer("transposed", 0) else columns
-    return [TensorType(FLOAT, (*context.type(0).shape[:-1], width))]
-
-
 def _rows(context: ShapeContext) -> list[TensorType]:
     return [TensorType(FLOAT, (*context.type(0).shape, _shape_of(context)[1]))]
 
@@ -72,19 +67,11 @@ def matrix_fits(context: ShapeContext, first: int = CODES) -> None:
 
 
 def _product_fits(context: ShapeContext) -> None:
-    rows, columns = _shape_of(context)
-    taken, made = (columns, rows) if context.integer("transposed", 0) else (rows, columns)
+    taken, made = widths(context)
     expect(context, 0, (*context.type(0).shape[:-1], taken))
     matrix_fits(context)
     if context.integer("biased", 0):
         expect(context, CODES + 2 + bool(context.integer("zeroed", 0)), (made,))
-
-
-def _sizes(call: Call) -> tuple[int, int, int]:
-    """Return rows and columns of the matrix, and how many samples there are."""
-    rows, columns = call.integers("matrix")
-    width = columns if call.integer("transposed", 0) else rows
-    return rows, columns, elements(call.input(0)) // width
 
 
 def stored_parts(call: Call, rows: int | None = None, first: int = CODES) -> dict[int, int]:
@@ -101,32 +88,36 @@ def stored_parts(call: Call, rows: int | None = None, first: int = CODES) -> dic
     return {index: size for index, size in enumerate(sizes, first) if call.input(index).dtype == _HANDLE}
 
 
-def spare_bytes(call: Call, rows: int, first: int = CODES) -> int:
+def _spare_bytes(call: Call, rows: int, first: int = CODES) -> int:
     """Return the room for codes, which are this input, scales and zeros of some rows, as far as they are in a store."""
     parts = stored_parts(call, rows, first)
     return sum(parts.values()) + (first + _ZEROS in parts)  # zeros begin within a byte
 
 
-def window_rows(rows: int, most: int) -> int:
-    """Return how many rows of a store are read at a time, where the largest panel has so many."""
-    return min(rows, max(_WINDOW_ROWS, most))
+def _window_rows(call: Call) -> int:
+    """Return how many rows of a store are read at a time: no fewer than the largest panel has."""
+    rows = call.integers("matrix")[0]
+    return min(rows, max(_WINDOW_ROWS, most_rows(rows, call.integer("panel_rows", 1))))
+
+
+def window_bytes(call: Call, first: int = CODES) -> int:
+    """Return the room for codes, which are this input, scales and zeros of so many rows, as far as they are stored."""
+    return _spare_bytes(call, _window_rows(call), first)
 
 
 def _room(call: Call) -> int:
-    """Return the bytes of a panel of the matrix, and of its samples."""
-    rows, columns, samples = _sizes(call)
-    most = most_rows(rows, call.integer("panel_rows", 1))
-    return _FLOAT_BYTES * most * (columns + samples) + spare_bytes(call, window_rows(rows, most))
+    """Return the bytes of a panel of the matrix, of its samples, and of what is read from a store at a time."""
+    return linear.room(call) + window_bytes(call)
 
 
 def _rows_apart(call: Call) -> int:
     """Return the room for each row by itself that is read from a store."""
-    return elements(call.input(0)) * -(-spare_bytes(call, 1) // _FLOAT_BYTES) * _FLOAT_BYTES
+    return elements(call.input(0)) * -(-_spare_bytes(call, 1) // _FLOAT_BYTES) * _FLOAT_BYTES
 
 
 def _multiplied(call: Call) -> Work:
     """Return a product's work, and what making floats takes, which are written and read once."""
-    rows, columns, samples = _sizes(call)
+    rows, columns, samples = sizes(call)
     moved = call.read_bytes + call.written_bytes + 2 * _FLOAT_BYTES * rows * columns
     return Work(2 * rows * columns * samples, _FLOPS_OF_A_NUMBER * rows * columns, moved)
 
@@ -136,10 +127,10 @@ def _looked_up(call: Call) -> Work:
     return Work(0, _FLOPS_OF_A_NUMBER * made, 2 * call.written_bytes)
 
 
-def _panels_read(call: Call) -> StorageWork:
-    parts = stored_parts(call)
-    rows = call.integers("matrix")[0]
-    windows = -(-rows // window_rows(rows, most_rows(rows, call.integer("panel_rows", 1))))
+def panels_read(call: Call, first: int = CODES) -> StorageWork:
+    """Return what reading all codes, which are this input, scales and zeros once takes, as far as they are stored."""
+    parts = stored_parts(call, first=first)
+    windows = -(-call.integers("matrix")[0] // _window_rows(call))
     return StorageWork(sum(parts.values()), 0, windows * len(parts))
 
 
@@ -151,21 +142,17 @@ def _rows_read(call: Call) -> StorageWork:
 
 def comparing_bytes(call: Call) -> int:
     """Return about what comparing a product by panels with a whole one takes."""
-    rows, columns, samples = _sizes(call)
-    panel = call.integer("panel_rows", 1)
-    compared = compared_rows(rows, columns, panel)
-    made = _FLOAT_BYTES * (compared * columns + 2 * samples * (compared + columns))
-    return made + _room(call) + _FLOAT_BYTES * columns * piece_rows(rows, columns, panel)
+    return linear.comparing_bytes(call) + window_bytes(call)
 
 
 SPECS = [
     OpSpec(
         LINEAR,
         POET_DOMAIN,
-        shape=_product,
+        shape=product_type,
         check=_product_fits,
         work=_multiplied,
-        storage=_panels_read,
+        storage=panels_read,
         workspace=_room,
         schema=Schema(
             "LinearQuantized(x, codes, scales, zeros?, bias?, after...) -> y: a product with a matrix of few bits, and "

@@ -6,11 +6,11 @@ from itertools import chain
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count, said
-from poet_onnx.graph.operators.linear import NARROW_ROWS, PANELS, matrix_of, most_rows, panel_count
-from poet_onnx.graph.operators.quantized import QUANTIZATION, matrix_fits, spare_bytes, stored_parts, window_rows
+from poet_onnx.graph.operators.linear import NARROW_ROWS, PANELS, matrix_of, most_rows, read_once, sizes
+from poet_onnx.graph.operators.quantized import QUANTIZATION, matrix_fits, panels_read, stored_parts, window_bytes
 from poet_onnx.graph.operators.rules import FLOAT, scalar
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work, elements
+from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work
 
 LOSS, WITH_GRADIENT = "VocabularyLoss", "VocabularyLossGradient"
 """The loss alone, and with its gradient."""
@@ -88,25 +88,19 @@ def _is_stored(call: Call) -> bool:
     return bool(stored_parts(call, first=MATRIX)) if _is_quantized(call) else call.input(MATRIX).dtype == _HANDLE
 
 
-def _sizes(call: Call) -> tuple[int, int, int]:
-    """Return how many words and tokens there are, and how many numbers each has."""
-    words, width = call.integers("matrix")
-    return words, elements(call.input(0)) // width, width
-
-
 def _room(call: Call) -> int:
     """Return the bytes for tokens, a panel's scores, words of labels, a panel of the matrix, and codes of a store."""
-    words, tokens, width = _sizes(call)
+    words, width, tokens = sizes(call)
     most = most_rows(words, call.integer("panel_rows", _LEAST_ROWS))
     chosen = (tokens if _is_stored(call) else 1) * width if _has_gradient(call) else 0
     panel = 0 if _is_in_place(call) else most * width
-    spare = spare_bytes(call, window_rows(words, most), MATRIX) if _is_quantized(call) else 0
+    spare = window_bytes(call, MATRIX) if _is_quantized(call) else 0
     return _TOKEN_BYTES * tokens + _FLOAT_BYTES * (tokens * most + chosen + panel) + spare
 
 
 def _work(call: Call) -> Work:
     """Return the work: of a product, or of two; of all powers; and of making panels."""
-    words, tokens, width = _sizes(call)
+    words, width, tokens = sizes(call)
     products = 1 + _has_gradient(call)
     made = 0 if _is_in_place(call) else 2 * _FLOAT_BYTES * words * width
     each = _FLOPS_OF_A_SCORE + _FLOPS_OF_A_CAP * call.integer("capped", 0)
@@ -117,15 +111,9 @@ def _work(call: Call) -> Work:
 
 def _panels_read(call: Call) -> StorageWork:
     """Return what reading all panels once takes."""
-    words, _, width = _sizes(call)
-    panel = call.integer("panel_rows", _LEAST_ROWS)
     if not _is_stored(call):
         return StorageWork(0, 0, 0)
-    if not _is_quantized(call):
-        return StorageWork(_FLOAT_BYTES * width * words, 0, panel_count(words, panel))
-    parts = stored_parts(call, first=MATRIX)
-    windows = -(-words // window_rows(words, most_rows(words, panel)))
-    return StorageWork(sum(parts.values()), 0, windows * len(parts))
+    return panels_read(call, MATRIX) if _is_quantized(call) else read_once(call)
 
 
 _ATTRIBUTES = (
