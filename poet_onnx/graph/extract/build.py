@@ -69,7 +69,7 @@ class _Extraction:
         graph = model.graph
         self.graph = graph
         self.trains = trains
-        self.types = inferred.types
+        self.types, self.values = inferred.types, inferred.values
         self.inputs = tuple(value.name or "" for value in graph.inputs)
         self.outputs = tuple(value.name or "" for value in graph.outputs)
         used = (name for name, value in graph.initializers.items() if value.uses() or value.is_graph_output())
@@ -77,7 +77,6 @@ class _Extraction:
         self.roles = input_roles(graph)
         self.owners = {name: name for name in self.resident}
         self.drafts = [self._draft(node) for node in graph]
-        self.fingerprint = _Fingerprint(inferred)
 
     def run(self) -> TrainingGraph:
         self._check_names()
@@ -101,7 +100,7 @@ class _Extraction:
             tensors=tensors,
             inputs=self.inputs,
             outputs=self.outputs,
-            fingerprint=self.fingerprint.of(self.graph, nodes, tensors, self.inputs, self.outputs),
+            fingerprint=self._fingerprint(nodes, tensors),
         )
 
     def _draft(self, node: ir.Node) -> _Draft:
@@ -146,13 +145,9 @@ class _Extraction:
         draft.written = tuple(
             self.owners[draft.inputs[index]]
             for index in draft.spec.writes
-            if index < len(draft.inputs) and draft.inputs[index] and self._writes(draft, index)
+            if index < len(draft.inputs) and draft.inputs[index]
+            if draft.spec.always_writes or any(source == index for source, _ in aliases)  # an output shares its buffer
         )
-
-    @staticmethod
-    def _writes(draft: _Draft, index: int) -> bool:
-        """Return whether the kernel writes an input: some always, others if an output shares its buffer."""
-        return draft.spec.always_writes or any(source == index for source, _ in draft.aliases)
 
     def _phases(self) -> dict[str, Phase]:
         if not self.trains:
@@ -291,6 +286,30 @@ class _Extraction:
             return Role.STATISTIC if name in changed else Role.CONSTANT
         return Role.INTERMEDIATE
 
+    def _fingerprint(self, nodes: Iterable[Node], tensors: Mapping[str, Tensor]) -> str:
+        """Return SHA-256, as hex, over all that a plan depends on; weights' values are not part of it."""
+        digest = hashlib.sha256()
+
+        def add(*parts: object) -> None:
+            digest.update(json.dumps(parts, separators=(",", ":")).encode())
+            digest.update(b"\n")
+
+        add("graph", self.inputs, self.outputs)
+        for node in nodes:
+            add("node", node.name, node.op_type, node.domain, node.inputs, node.outputs)
+            add("attributes", sorted(node.attributes.items()))
+        for source in self.graph:
+            for name, attribute in sorted(source.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR:
+                    add("tensor", name, hashlib.sha256(attribute.as_tensor().tobytes()).hexdigest())
+        for tensor in sorted(tensors.values(), key=lambda tensor: tensor.name):
+            add("tensor", tensor.name, tensor.dtype, tensor.shape, tensor.buffer_owner, tensor.resident)
+        for name in sorted(self.graph.initializers):
+            value = self.values.get(name)
+            if name in tensors and value is not None and value.dtype.kind in "iub":
+                add("value", name, value.tolist())
+        return digest.hexdigest()
+
 
 def plain_attributes(node: ir.Node) -> dict[str, AttributeValue]:
     """Return a node's attributes that are numbers, strings or lists of them, by name."""
@@ -302,43 +321,6 @@ def plain_attributes(node: ir.Node) -> dict[str, AttributeValue]:
         elif attribute.type in (kinds.INTS, kinds.FLOATS, kinds.STRINGS):
             plain[name] = tuple(attribute.value)
     return plain
-
-
-class _Fingerprint:
-    """SHA-256 over all that a plan depends on; weights' values are not part of it."""
-
-    def __init__(self, inferred: Inferred) -> None:
-        self.values = inferred.values
-        self.digest = hashlib.sha256()
-
-    def of(
-        self,
-        graph: ir.Graph,
-        nodes: Iterable[Node],
-        tensors: Mapping[str, Tensor],
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-    ) -> str:
-        """Return the fingerprint as hex."""
-        self._add("graph", inputs, outputs)
-        for node in nodes:
-            self._add("node", node.name, node.op_type, node.domain, node.inputs, node.outputs)
-            self._add("attributes", sorted(node.attributes.items()))
-        for source in graph:
-            for name, attribute in sorted(source.attributes.items()):
-                if attribute.type == ir.AttributeType.TENSOR:
-                    self._add("tensor", name, hashlib.sha256(attribute.as_tensor().tobytes()).hexdigest())
-        for tensor in sorted(tensors.values(), key=lambda tensor: tensor.name):
-            self._add("tensor", tensor.name, tensor.dtype, tensor.shape, tensor.buffer_owner, tensor.resident)
-        for name in sorted(graph.initializers):
-            value = self.values.get(name)
-            if name in tensors and value is not None and value.dtype.kind in "iub":
-                self._add("value", name, value.tolist())
-        return self.digest.hexdigest()
-
-    def _add(self, *parts: object) -> None:
-        self.digest.update(json.dumps(parts, separators=(",", ":")).encode())
-        self.digest.update(b"\n")
 
 
 def reads_shape_alone(node: ir.Node, index: int) -> bool:
