@@ -39,15 +39,13 @@ def check_wellformed(model: ir.Model) -> None:
     for name in _names(model):
         if _CONTROL.search(name):
             raise InputError(f"The name {name!r} in the model has a control character: rename it and export again.")
-    _check_flow(model.graph, frozenset())
-    for function in model.functions.values():
-        _check_flow(function.graph, frozenset())
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    for graph in graphs:
+        _check_flow(graph, frozenset())
     _check_calls(model)
-    for node in model.graph.all_nodes():
-        _check_attributes(node, model.opset_imports)
-    for function in model.functions.values():
-        for node in function.all_nodes():
-            _check_attributes(node, function.opset_imports)
+    for graph in graphs:
+        for node in graph.all_nodes():
+            _check_attributes(node, graph.opset_imports)
     replace_tensors(model, _checked)
 
 
