@@ -10,7 +10,7 @@ import math
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_one_dtype, said
-from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors
+from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors, together
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     BUFFER,
@@ -84,7 +84,7 @@ def _conv_flops(call: Call) -> int:
 
 
 def _conv_transpose_flops(call: Call) -> int:
-    # Every input element is spread over Cout/group x kernel outputs.
+    # Every input element is spread over Cout/group x kernel outputs; so is dY of a convolution over dX.
     return 2 * elements(call.input(0)) * math.prod(call.input(1).shape[1:])
 
 
@@ -97,10 +97,6 @@ def _data_gradient_shape(context: ShapeContext) -> list[TensorType]:
     d_y, weight = context.type(0), context.type(1)
     image = (int(size) for size in context.attributes["image"])
     return [TensorType(d_y.dtype, (d_y.shape[0], weight.shape[1] * context.integer("group", 1), *image))]
-
-
-def _depthwise_data_flops(call: Call) -> int:
-    return 2 * elements(call.input(0)) * math.prod(call.input(1).shape[1:])
 
 
 def _conv_grad_work(call: Call) -> Work:
@@ -183,10 +179,6 @@ def _conv_grad_buffers(call: Call) -> tuple[int, int]:
     return 4 * math.prod(call.input(2).shape[1:]) * pixels, 4 * pixels
 
 
-def _conv_grad_workspace(call: Call) -> int:
-    return sum(_conv_grad_buffers(call))
-
-
 def _conv_transpose_workspace(call: Call) -> int:
     return 4 * math.prod(call.input(1).shape[1:]) * math.prod(call.input(0).shape[2:])
 
@@ -243,14 +235,6 @@ def _data_gradient_rooms(call: Call) -> tuple[int, int]:
     return 4 * turned, 0 if is_direct else 4 * math.prod(call.input(1).shape[1:]) * images * pixels
 
 
-def _data_gradient_workspace(call: Call) -> int:
-    return sum(_data_gradient_rooms(call))
-
-
-def _weight_gradient_workspace(call: Call) -> int:
-    return sum(_weight_gradient_rooms(call))
-
-
 def _depthwise_rooms(call: Call) -> int:
     """Return the bytes of a padded channel and of sums, for each thread: see ops/kernels/depthwise.cpp."""
     gradient, image = call.input(0).shape, call.input(1).shape
@@ -279,7 +263,7 @@ SPECS = [
         shape=_conv_grad_shape,
         check=_conv_grad_fits,
         work=_conv_grad_work,
-        workspace=_conv_grad_workspace,
+        workspace=together(_conv_grad_buffers),
         allocation_order=(1, BUFFER, BUFFER, 2, 0),  # conv_grad.cc
         buffers=_conv_grad_buffers,
     ),
@@ -295,7 +279,7 @@ SPECS = [
         POET_DOMAIN,
         shape=_data_gradient_shape,
         work=_data_gradient_work,
-        workspace=_data_gradient_workspace,
+        workspace=together(_data_gradient_rooms),
         schema=Schema(
             "ConvDataGradient(dY, W) -> dX: the images' gradient of a convolution.",
             (("dX", "tensor(float)"),),
@@ -313,7 +297,7 @@ SPECS = [
         POET_DOMAIN,
         shape=_grouped_shape,
         work=_weight_gradient_work,
-        workspace=_weight_gradient_workspace,
+        workspace=together(_weight_gradient_rooms),
         schema=Schema(
             "ConvWeightGradient(dY, X) -> dW: the filters' gradient of a convolution of images.",
             (("dW", "tensor(float)"),),
@@ -342,7 +326,7 @@ SPECS = [
         "DepthwiseDataGradient",
         POET_DOMAIN,
         shape=_depthwise_data_shape,
-        work=product(_depthwise_data_flops),
+        work=product(_conv_transpose_flops),
         workspace=nothing,
         schema=Schema(
             "DepthwiseDataGradient(dY, W) -> dX: the input's gradient of a convolution with one filter for every "

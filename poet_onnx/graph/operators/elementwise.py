@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators.fitting import expect_count, same
-from poet_onnx.graph.operators.rules import BOOL, broadcast, like, nothing, per_output, shape_bytes
+from poet_onnx.graph.operators.rules import BOOL, broadcast, like, nothing, per_output, shape_bytes, together
 from poet_onnx.graph.operators.shape_context import Array, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Evaluator, OpSpec, family
 
@@ -77,10 +77,6 @@ def _where_buffers(call: Call) -> tuple[int, int]:
     return shape_bytes(first, y), shape_bytes(second, y)
 
 
-def _where_workspace(call: Call) -> int:
-    return sum(_where_buffers(call))
-
-
 def _exact(name: str, value: Evaluator, flops: int = 1, **facts: Any) -> OpSpec:
     """Return an operator whose values are computed where its inputs are small constants."""
     return OpSpec(name, value=value, work=per_output(flops), **({"workspace": nothing} | facts))
@@ -116,7 +112,7 @@ SPECS = [
     _exact(
         "Where",
         lambda context, inputs: [np.where(*inputs)],
-        workspace=_where_workspace,
+        workspace=together(_where_buffers),
         allocation_order=(BUFFER, BUFFER, 0),  # where_op.cc
         buffers=_where_buffers,
     ),

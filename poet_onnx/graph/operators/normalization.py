@@ -46,14 +46,14 @@ def _rms_scale(context: ShapeContext) -> list[TensorType]:
     return [TensorType(FLOAT, context.type(0).shape[-1:])]
 
 
-def _rms_rows(data: int, per_column: Sequence[int], per_row: Sequence[int]) -> Check:
+def _rms_rows(per_column: Sequence[int], per_row: Sequence[int]) -> Check:
     """Return a check of rows along the last axis of floats, of which there is one at least."""
 
     def check(context: ShapeContext) -> None:
-        kind = context.type(data)
+        kind = context.type(0)
         if kind.dtype != FLOAT or not kind.shape[-1:] or not kind.shape[-1]:
-            raise RuleError(f"{said(context, data)} must be rows of floats")
-        _rows(data, per_column, per_row)(context)
+            raise RuleError(f"{said(context, 0)} must be rows of floats")
+        _rows(0, per_column, per_row)(context)
 
     return check
 
@@ -200,7 +200,7 @@ SPECS = [
         of_graphs=True,
         optional_outputs=1,
         shape=_rms_norm,
-        check=_rms_rows(0, (1,), ()),
+        check=_rms_rows((1,), ()),
         work=_FLOPS,
         workspace=nothing,
         schema=Schema(
@@ -215,7 +215,7 @@ SPECS = [
         of_graphs=True,
         inplace=((0, 0),),
         shape=like(0),
-        check=both(same_shape(0, 1), _rms_rows(0, (2,), (3,))),
+        check=both(same_shape(0, 1), _rms_rows((2,), (3,))),
         work=_GRADIENT_FLOPS,
         workspace=nothing,
         schema=Schema(
@@ -227,7 +227,7 @@ SPECS = [
         POET_DOMAIN,
         of_graphs=True,
         shape=_rms_scale,
-        check=both(same_shape(0, 1), _rms_rows(0, (), (2,))),
+        check=both(same_shape(0, 1), _rms_rows((), (2,))),
         work=per_input(3),
         workspace=nothing,
         schema=Schema(

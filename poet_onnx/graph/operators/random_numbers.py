@@ -6,7 +6,7 @@ import numpy as np
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count
-from poet_onnx.graph.operators.rules import BOOL, FLOAT, like, nothing, per_output, writing
+from poet_onnx.graph.operators.rules import FLOAT, like, nothing, per_output, with_mask, writing
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
 
@@ -44,11 +44,6 @@ def _masked(context: ShapeContext) -> None:
 
 def _one_row_of_doubles(call: Call) -> int:
     return 8 * call.input(0).shape[-1]
-
-
-def _dropped(context: ShapeContext) -> list[TensorType]:
-    x = context.type(0)
-    return [x, TensorType(BOOL, x.shape)]
 
 
 def _shaped(context: ShapeContext) -> list[TensorType]:
@@ -90,7 +85,7 @@ SPECS = [
     OpSpec(
         "CountedDropout",
         POET_DOMAIN,
-        shape=_dropped,
+        shape=with_mask,
         check=_drops(1),
         work=per_output(5),
         workspace=nothing,

@@ -24,6 +24,12 @@ def like(*indices: int) -> Rule:
     return rule
 
 
+def with_mask(context: ShapeContext) -> list[TensorType]:
+    """Return the types of an output like input 0, and of a flag for each of its elements."""
+    data = context.type(0)
+    return [data, TensorType(BOOL, data.shape)]
+
+
 def scalar(_: ShapeContext) -> list[TensorType]:
     """Return the type of an output of one float."""
     return [TensorType(FLOAT, ())]
@@ -120,6 +126,11 @@ def of_each_row(index: int, size_bytes: int) -> WorkspaceRule:
 def times_tensors(times: int) -> WorkspaceRule:
     """Return an estimate: some times what the operator reads and writes."""
     return lambda call: times * (call.read_bytes + call.written_bytes)
+
+
+def together(buffers: Callable[[Call], tuple[int, ...]]) -> WorkspaceRule:
+    """Return a rule: all buffers of the kernel's own."""
+    return lambda call: sum(buffers(call))
 
 
 def input_copy(call: Call) -> int:

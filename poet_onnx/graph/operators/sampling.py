@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from poet_onnx.graph.operators.rules import BOOL, like, nothing, per_output, times_tensors
-from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
+from poet_onnx.graph.operators.rules import like, nothing, per_output, times_tensors, with_mask
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, family
 
 
@@ -52,11 +51,6 @@ def _antialiased(attributes: Mapping[str, Any]) -> OpSpec | None:
     return _ANTIALIASED if attributes.get("antialias", 0) else None
 
 
-def _fake_quantized(context: ShapeContext) -> list[TensorType]:
-    data = context.type(0)
-    return [data, TensorType(BOOL, data.shape)]
-
-
 SPECS = [
     OpSpec("Resize", work=per_output(8), workspace=_resize, heap=_cubic_cache, variant=_antialiased),
     OpSpec("Upsample", workspace=_resize),
@@ -70,7 +64,7 @@ SPECS = [
     *family("QuantizeLinear DequantizeLinear", MICROSOFT_DOMAIN, workspace=nothing),
     OpSpec("DynamicQuantizeLinear", workspace=nothing),
     OpSpec("QLinearAdd", MICROSOFT_DOMAIN, workspace=nothing),
-    OpSpec("FakeQuant", MICROSOFT_DOMAIN, shape=_fake_quantized),
+    OpSpec("FakeQuant", MICROSOFT_DOMAIN, shape=with_mask),
     OpSpec("FakeQuantGrad", MICROSOFT_DOMAIN, shape=like(0)),
 ]
 """Images, signals and quantization."""
