@@ -50,7 +50,7 @@ def differentiate(model: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     model = model.clone()
     graph = model.graph
     trained = take_parameters(graph, parameters)
-    _keep_outputs(graph, [_loss(graph, loss)])
+    graph.outputs[:] = [_loss(graph, loss)]
     numbers = prepare_forward(model, trained)
     inferred = infer(model)
     seed = _loss(graph, loss)
@@ -99,11 +99,6 @@ def _loss(graph: ir.Graph, name: str) -> ir.Value:
             if output.name == name:
                 return output
     raise InputError(f"The model computes no tensor '{name}': name one of its outputs as the loss.")
-
-
-def _keep_outputs(graph: ir.Graph, outputs: Sequence[ir.Value]) -> None:
-    graph.outputs.clear()
-    graph.outputs.extend(outputs)
 
 
 def _check(paths: Paths, trained: Sequence[ir.Value], loss: ir.Value) -> None:
