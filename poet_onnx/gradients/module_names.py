@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from typing import Any
 
 import onnx_ir as ir
 
@@ -17,8 +16,8 @@ def module_of(node: ir.Node) -> str:
     """Return the name of the torch module that a node is in; empty if no exporter says it."""
     scopes = node.metadata_props.get(SCOPES_KEY)
     if scopes is not None:
-        names = _scopes(scopes)
-        return str(names[-2]) if len(names) > 1 else ""
+        names = names_in(scopes)
+        return names[-2] if len(names) > 1 else ""
     name = node.name or ""
     return _joined(name.split("/")[1:-1]) if name.startswith("/") else ""
 
@@ -27,19 +26,19 @@ def leave_scope(node: ir.Node, outermost: str) -> None:
     """Take the outermost module out of what a node says of the modules that it is in; changes the node."""
     scopes = node.metadata_props.get(SCOPES_KEY)
     if scopes is not None:
-        names = _scopes(scopes)
-        kept = [str(name).removeprefix(f"{outermost}.") for name in names if name != outermost]
+        kept = [name.removeprefix(f"{outermost}.") for name in names_in(scopes) if name != outermost]
         node.metadata_props[SCOPES_KEY] = repr(kept)
     elif (node.name or "").startswith(f"/{outermost}/"):
         node.name = (node.name or "").removeprefix(f"/{outermost}")
 
 
-def _scopes(text: str) -> list[Any]:
+def names_in(text: str) -> list[str]:
+    """Return the names in a list that an exporter wrote; none where the text is no list."""
     try:
         names = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return []
-    return names if isinstance(names, list) else []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def is_call_of(scope: str, module: str) -> bool:

@@ -12,10 +12,9 @@ zeros. By W3 they are parted again. What it folds batch normalizations into keep
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.evidence import WEIGHTS
+from poet_onnx.gradients.module_names import names_in
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.registry import STOPS_GRADIENT
 from poet_onnx.passes.node_builder import initializer
@@ -131,16 +131,16 @@ class TorchWords:
         """Return whether the exporter says that a tensor is no parameter, and was folded from none."""
         owners = self.owners(value)
         if owners:
-            return not any(self.kinds[each] == _PARAMETER for each in owners)
+            return not any(map(self._trains, owners))
         return self._are_kept
 
     def is_parameter(self, value: ir.Value) -> bool:
         """Return whether a tensor is a parameter, or one that only stands in another layout."""
-        return self.why_not(value) == "" and any(self.kinds[each] == _PARAMETER for each in self.owners(value))
+        return self.why_not(value) == "" and any(map(self._trains, self.owners(value)))
 
     def why_not(self, value: ir.Value) -> str:
         """Return why training a tensor is not what torch does; empty if it is, or the tensor is no parameter's."""
-        owners = [each for each in self.owners(value) if self.kinds[each] == _PARAMETER]
+        owners = list(filter(self._trains, self.owners(value)))
         if not owners:
             return ""
         names = ", ".join(sorted(repr(self.targets[each]) for each in owners))
@@ -155,13 +155,14 @@ class TorchWords:
     @cached_property
     def _held(self) -> Counter[str]:
         """How many tensors come of each placeholder."""
-        return Counter(each for value in self._read() for each in self.owners(value))
+        read = (value for value in self.graph.initializers.values() if value.dtype in REAL and value.uses())
+        return Counter(each for value in read for each in self.owners(value))
 
     def _is_changed(self, value: ir.Value) -> bool:
         if self._are_kept and _KIND not in value.metadata_props:
             return True
-        readers = [node for node, _ in value.uses()]
-        return any(not _is_normalization(node) and _NORMALIZES in _called(node) for node in readers)
+        readers = [node for node, _ in value.uses() if not node.op_type.endswith("Normalization")]
+        return any(_NORMALIZES in _called(node) for node in readers)
 
     def _is_moved(self, value: ir.Value, owners: Iterable[str]) -> bool:
         """Return whether each number of some parameters is in a folded tensor once, as it was."""
@@ -174,9 +175,6 @@ class TorchWords:
         if not _COMPUTED.fullmatch(steps[-1]):
             return _NUMBERED.sub("", steps[-1]) in _MOVES
         return all(_called(node) in _LAYS_OUT for node, _ in value.uses())
-
-    def _read(self) -> Iterator[ir.Value]:
-        return (value for value in self.graph.initializers.values() if value.dtype in REAL and value.uses())
 
     def part(self) -> int:
         """Part what the optimizer merged because its numbers were equal, and bring biases back that it left out.
@@ -307,18 +305,10 @@ def is_folded(value: ir.Value) -> bool:
 
 def _folded(value: ir.Value) -> list[str]:
     """Return the names of what a tensor was folded from; empty if it was not."""
-    try:
-        found = ast.literal_eval(value.metadata_props.get(_FOLDED, "[]"))
-    except (ValueError, SyntaxError):
-        return []
-    return [str(name) for name in found] if isinstance(found, list) else []
+    return names_in(value.metadata_props.get(_FOLDED, "[]"))
 
 
 def _called(node: ir.Node) -> str:
     """Return the function of torch that a node belongs to."""
     found = _TARGET.search(node.metadata_props.get(_CALL, ""))
     return found[1] if found else ""
-
-
-def _is_normalization(node: ir.Node) -> bool:
-    return node.op_type.endswith("Normalization")
