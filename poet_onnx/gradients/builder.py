@@ -103,16 +103,12 @@ class GradientBuilder(NodeBuilder):
         """Insert dimensions of size 1."""
         return self.op("Unsqueeze", value, self.ints(*axes))
 
-    def unbroadcast(self, gradient: ir.Value, shape: Sequence[int], target: Sequence[int]) -> ir.Value:
-        """Sum a gradient over the axes along which an operand was repeated.
+    def reduced(self, gradient: ir.Value, index: int) -> ir.Value:
+        """Sum a gradient, of the output's shape, over the axes along which an input was repeated.
 
         Axes are listed from the last to the first, and dimensions are kept or dropped, as ONNX Runtime's builder does.
-
-        Args:
-            gradient: of the repeated operand.
-            shape: of `gradient`.
-            target: the operand's own shape.
         """
+        shape, target = self.shape(self.output()), self.shape(self.input(index))
         axes = broadcast_axes(target, shape)
         if not axes:
             return gradient

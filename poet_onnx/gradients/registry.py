@@ -52,10 +52,10 @@ def gradient_of(*op_types: str, domain: str = "", stops: tuple[int, ...] = ()) -
     return register
 
 
-def without_gradient(*op_types: str, domain: str = "") -> None:
+def without_gradient(*op_types: str) -> None:
     """Register operators whose outputs do not change with small changes of their inputs, or are no real numbers."""
     for op_type in op_types:
-        _GRADIENTS[domain, op_type] = Gradient(None)
+        _GRADIENTS["", op_type] = Gradient(None)
 
 
 def gradient(node: ir.Node) -> Gradient | None:

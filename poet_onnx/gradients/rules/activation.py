@@ -7,7 +7,6 @@ import onnx_ir as ir
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.rules.elementwise import reduced
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.operators.activations import GATED_ACTIVATE
 
@@ -83,7 +82,7 @@ def gelu_of_sum(builder: GradientBuilder) -> None:
     gradient = builder.own(f"Bias{form}Grad_dX", builder.gradient(), builder.input(0), builder.input(1))
     builder.send(0, gradient)
     if builder.wants(1):
-        builder.send(1, reduced(builder, gradient, 1))
+        builder.send(1, builder.reduced(gradient, 1))
 
 
 @gradient_of("Softplus")
@@ -101,7 +100,7 @@ def parametric_relu(builder: GradientBuilder) -> None:
         builder.send(0, builder.op("Where", positive, gradient, builder.op("Mul", gradient, slope)))
     if builder.wants(1):
         below = builder.op("Where", positive, builder.number(0, x), builder.op("Mul", gradient, x))
-        builder.send(1, reduced(builder, below, 1))
+        builder.send(1, builder.reduced(below, 1))
 
 
 @gradient_of("ThresholdedRelu")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.forward.patterns import number
@@ -19,26 +18,21 @@ without_gradient("Sign", "Floor", "Ceil", "Round", "BitShift", "BitwiseAnd", "Bi
 without_gradient("DequantizeLinear")  # of weights of a few bits, which are frozen
 
 
-def reduced(builder: GradientBuilder, gradient: ir.Value, index: int) -> ir.Value:
-    """Return a gradient summed over the axes along which an operand was repeated."""
-    return builder.unbroadcast(gradient, builder.shape(builder.output()), builder.shape(builder.input(index)))
-
-
 @gradient_of("Add", "Sum")
 def add(builder: GradientBuilder) -> None:
     """Hand the gradient on to every operand."""
     for index in range(len(builder.node.inputs)):
         if builder.wants(index):
-            builder.send(index, reduced(builder, builder.gradient(), index))
+            builder.send(index, builder.reduced(builder.gradient(), index))
 
 
 @gradient_of("Sub")
 def subtract(builder: GradientBuilder) -> None:
     """Hand the gradient on, and its negative."""
     if builder.wants(0):
-        builder.send(0, reduced(builder, builder.gradient(), 0))
+        builder.send(0, builder.reduced(builder.gradient(), 0))
     if builder.wants(1):
-        builder.send(1, builder.op("Neg", reduced(builder, builder.gradient(), 1)))
+        builder.send(1, builder.op("Neg", builder.reduced(builder.gradient(), 1)))
 
 
 @gradient_of("Mul")
@@ -46,9 +40,8 @@ def multiply(builder: GradientBuilder) -> None:
     """Multiply the gradient by the other operand."""
     for index in (0, 1):
         if builder.wants(index):
-            builder.send(
-                index, reduced(builder, builder.op("Mul", builder.gradient(), builder.input(1 - index)), index)
-            )
+            product = builder.op("Mul", builder.gradient(), builder.input(1 - index))
+            builder.send(index, builder.reduced(product, index))
 
 
 @gradient_of("Div")
@@ -61,7 +54,7 @@ def divide(builder: GradientBuilder) -> None:
         builder.send(0, first)
         builder.send(1, second)
     else:
-        builder.send(0, reduced(builder, builder.op("Div", gradient, builder.input(1)), 0))
+        builder.send(0, builder.reduced(builder.op("Div", gradient, builder.input(1)), 0))
 
 
 @gradient_of("Neg")
@@ -117,8 +110,7 @@ def clip(builder: GradientBuilder) -> None:
         builder.send(0, builder.gradient())
         return
     mask = masks[0] if len(masks) == 1 else builder.op("And", *masks)
-    passed = builder.op("Cast", mask, to=int(builder.type(source).dtype))
-    builder.send(0, builder.op("Mul", builder.gradient(), passed))
+    builder.send(0, builder.op("Mul", builder.gradient(), builder.as_real(mask, source)))
 
 
 @gradient_of("Where", stops=(0,))
@@ -127,10 +119,10 @@ def where(builder: GradientBuilder) -> None:
     zero = builder.number(0, builder.output())
     for index, branches in ((1, (builder.gradient(), zero)), (2, (zero, builder.gradient()))):
         if builder.wants(index):
-            builder.send(index, reduced(builder, builder.op("Where", builder.input(0), *branches), index))
+            builder.send(index, builder.reduced(builder.op("Where", builder.input(0), *branches), index))
 
 
-@gradient_of("Cast", stops=())
+@gradient_of("Cast")
 def cast(builder: GradientBuilder) -> None:
     """Convert the gradient back."""
     builder.send(0, builder.op("Cast", builder.gradient(), to=int(builder.type(builder.input(0)).dtype)))
@@ -139,8 +131,7 @@ def cast(builder: GradientBuilder) -> None:
 @gradient_of("Dropout", stops=(1, 2))
 def dropout(builder: GradientBuilder) -> None:
     """Drop and scale what the forward node dropped and scaled, by the mask that it saved."""
-    rest = [builder.node.inputs[index] for index in range(1, len(builder.node.inputs))]
-    builder.send(0, builder.own("DropoutGrad", builder.gradient(), builder.output(1), *rest))
+    builder.send(0, builder.own("DropoutGrad", builder.gradient(), builder.output(1), *builder.node.inputs[1:]))
 
 
 @gradient_of("Max", "Min")
@@ -153,7 +144,7 @@ def extreme(builder: GradientBuilder) -> None:
     bounded = [i for i, each in enumerate(builder.node.inputs) if builder.wants(i) or number(each) is None]
     if len(builder.node.inputs) == 2 and len(bounded) == 1:
         reached = builder.as_real(builder.op("Equal", builder.input(bounded[0]), y), y)
-        builder.send(bounded[0], reduced(builder, builder.op("Mul", gradient, reached), bounded[0]))
+        builder.send(bounded[0], builder.reduced(builder.op("Mul", gradient, reached), bounded[0]))
         return
     if len(builder.node.inputs) == 1:
         builder.send(0, gradient)
@@ -162,7 +153,7 @@ def extreme(builder: GradientBuilder) -> None:
     share = builder.op("Div", gradient, builder.op("Sum", *chosen))
     for index, mask in enumerate(chosen):
         if builder.wants(index):
-            builder.send(index, reduced(builder, builder.op("Mul", share, mask), index))
+            builder.send(index, builder.reduced(builder.op("Mul", share, mask), index))
 
 
 @gradient_of("Mean")
@@ -172,4 +163,4 @@ def mean(builder: GradientBuilder) -> None:
     share = builder.op("Div", builder.gradient(), builder.number(len(builder.node.inputs), y))
     for index in range(len(builder.node.inputs)):
         if builder.wants(index):
-            builder.send(index, reduced(builder, share, index))
+            builder.send(index, builder.reduced(share, index))

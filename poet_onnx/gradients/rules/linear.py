@@ -26,7 +26,7 @@ def gemm(builder: GradientBuilder) -> None:
         transposed = (True, first) if second else (not first, False)
         builder.send(1, _product(builder, left, right, transposed, shared))
     if builder.wants(2):
-        reduced = builder.unbroadcast(gradient, builder.shape(builder.output()), builder.shape(builder.input(2)))
+        reduced = builder.reduced(gradient, 2)
         builder.send(2, reduced if beta == 1.0 else builder.op("Mul", reduced, builder.number(beta, builder.input(2))))
 
 

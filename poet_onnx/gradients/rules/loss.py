@@ -28,10 +28,8 @@ def softmax_cross_entropy(builder: GradientBuilder) -> None:
 @gradient_of("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT_DOMAIN, stops=(1, 2, 3))
 def softmax_cross_entropy_internal(builder: GradientBuilder) -> None:
     """Differentiate ONNX Runtime's own form, whose index to ignore may be an input."""
-    rest = [builder.node.inputs[index] for index in range(1, len(builder.node.inputs))]
-    gradient = builder.own(
-        "SoftmaxCrossEntropyLossInternalGrad", builder.gradient(), builder.output(1), *rest, **builder.attributes
-    )
+    given = (builder.gradient(), builder.output(1), *builder.node.inputs[1:])
+    gradient = builder.own("SoftmaxCrossEntropyLossInternalGrad", *given, **builder.attributes)
     builder.send(0, gradient)
 
 

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.forward.patterns import is_op, number, readers
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.rules.elementwise import reduced
 
 _SCALES = ("Mul", "Div", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -50,13 +49,13 @@ def power(builder: GradientBuilder) -> None:
         slope = builder.op("Mul", builder.op("Pow", base, less), exponent)
         if not builder.wants(1) and (number(builder.node.inputs[1]) or 0) < 1 and _is_sum_of_powers(base):
             slope = _still_at_zero(builder, slope)
-        builder.send(0, reduced(builder, builder.op("Mul", slope, builder.gradient()), 0))
+        builder.send(0, builder.reduced(builder.op("Mul", slope, builder.gradient()), 0))
     if builder.wants(1):
         zero = builder.number(0, base)
         still = builder.op("And", builder.op("Equal", base, zero), builder.op("GreaterOrEqual", exponent, zero))
         rise = builder.op("Mul", builder.output(), builder.op("Log", base))
         rise = builder.op("Where", still, zero, rise)  # torch's rule for a base of 0, whose logarithm is infinite
-        builder.send(1, reduced(builder, builder.op("Mul", rise, builder.gradient()), 1))
+        builder.send(1, builder.reduced(builder.op("Mul", rise, builder.gradient()), 1))
 
 
 def _is_sum_of_powers(value: ir.Value) -> bool:

@@ -32,9 +32,7 @@ def transpose(builder: GradientBuilder) -> None:
 @gradient_of("Expand", stops=(1,))
 def expand(builder: GradientBuilder) -> None:
     """Sum over the axes along which the input was repeated."""
-    builder.send(
-        0, builder.unbroadcast(builder.gradient(), builder.shape(builder.output()), builder.shape(builder.input(0)))
-    )
+    builder.send(0, builder.reduced(builder.gradient(), 0))
 
 
 @gradient_of("Gather", stops=(1,))
@@ -49,8 +47,7 @@ def gather(builder: GradientBuilder) -> None:
 def cut(builder: GradientBuilder) -> None:
     """Put the gradient where it was cut from, among zeros."""
     shape = builder.ints(*builder.shape(builder.input(0)))
-    rest = [builder.node.inputs[index] for index in range(1, len(builder.node.inputs))]
-    builder.send(0, builder.own("SliceGrad", builder.gradient(), shape, *rest))
+    builder.send(0, builder.own("SliceGrad", builder.gradient(), shape, *builder.node.inputs[1:]))
 
 
 @gradient_of("ConcatTraining", domain=MICROSOFT_DOMAIN)

@@ -54,10 +54,9 @@ def remainder(builder: GradientBuilder) -> None:
     if not builder.attributes.get("fmod", 0):
         raise NoGradientError("fmod must be 1")
     a, b = builder.input(0), builder.input(1)
-    shape = builder.shape(builder.output())
-    builder.send(0, builder.unbroadcast(builder.gradient(), shape, builder.shape(a)))
+    builder.send(0, builder.reduced(builder.gradient(), 0))
     if builder.wants(1):
         quotient = builder.op("Div", a, b)
         whole = builder.op("Mul", builder.op("Sign", quotient), builder.op("Floor", builder.op("Abs", quotient)))
         part = builder.op("Neg", builder.op("Mul", builder.gradient(), whole))
-        builder.send(1, builder.unbroadcast(part, shape, builder.shape(b)))
+        builder.send(1, builder.reduced(part, 1))
