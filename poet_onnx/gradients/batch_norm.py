@@ -34,20 +34,17 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
             mode.
     """
     nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
+    free = [node for node in nodes if not _computes_statistics(node)]
     if frozen == AUTO:
-        for node in nodes:
-            if exported_to_train(node) and not _computes_statistics(node):
-                _set_mode(node, trains=True)
-        _check_opset(graph, nodes)
-        _check_momentum(nodes)
-        _warn_of([node for node in nodes if not _trains(node) and not _computes_statistics(node)], warn)
-        return
-    kept = nodes if frozen == ALL else [] if frozen == NONE else named(nodes, frozen, "batch normalization")
-    for node in nodes:
-        if not _computes_statistics(node):
-            _set_mode(node, trains=node not in kept)
+        kept = [node for node in nodes if not exported_to_train(node)]
+    else:
+        kept = nodes if frozen == ALL else [] if frozen == NONE else named(nodes, frozen, "batch normalization")
+    for node in free:
+        _set_mode(node, trains=node not in kept)
     _check_opset(graph, nodes)
     _check_momentum(nodes)
+    if frozen == AUTO:
+        _warn_of([node for node in free if not _trains(node)], warn)
 
 
 def exported_to_train(node: ir.Node) -> bool:
