@@ -67,7 +67,7 @@ class Asked:
         Raises:
             NoRoomError: if that is asked for by `gives_way`.
         """
-        baseline = _baseline(first, request, measured_graph)
+        baseline = baseline_of(first, request, measured_graph)
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
         ordered = baseline.ordered.prediction
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.seconds)
@@ -113,7 +113,7 @@ class Asked:
         """Return the baseline of any of the model's variants."""
         if variant is self.first.variant:
             return self.first
-        return _baseline(variant, self.request, self.measured_graph or self.first.graph)
+        return baseline_of(variant, self.request, self.measured_graph or self.first.graph)
 
     def problem(self, baseline: Baseline) -> ScheduleProblem:
         """Return what the scheduler is asked for a variant."""
@@ -140,7 +140,8 @@ class Asked:
         return replace(limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
 
 
-def _baseline(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:
+def baseline_of(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:
+    """Return the baseline of a variant, with costs measured of the first graph, or of the variant's own for None."""
     device, target, measured, threads = (
         request.device,
         request.options.target,

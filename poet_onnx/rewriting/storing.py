@@ -17,8 +17,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
-from poet_onnx.rewriting.asked import NoRoomError
-from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.asked import NoRoomError, baseline_of
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.levels import Level, levels
@@ -51,12 +50,11 @@ class _Ways:
     @cached_property
     def _measured_graph(self) -> TrainingGraph | None:
         """Return the graph that costs were measured of: the first variant with all in RAM; None without such costs."""
-        request, threads = self.request, self.request.threads
-        if request.measured is None:
-            return None
-        return next(
-            variants(self.model, request.device, request.options.target, updates=self.updates, threads=threads)
-        ).graph
+        return None if self.request.measured is None else self._first().graph
+
+    def _first(self, stored: StoreChoice | None = None) -> GraphVariant:
+        device, target, threads = self.request.device, self.request.options.target, self.request.threads
+        return next(variants(self.model, device, target, updates=self.updates, stored=stored, threads=threads))
 
     def resident(self, *, gives_way: bool = False) -> Answer:
         return answer_of(self.model, self.request, self.updates, lambda _: self.evaluation(), gives_way=gives_way)
@@ -115,18 +113,7 @@ class _Ways:
         seconds, and are looked for until one cannot fit. One that must page may spend more than the one after it, and
         one for which no plan was found is no proof that the next one has none.
         """
-        request = self.request
-        choice, target = StoreChoice(self.constants()), request.options.target
-        threads = request.threads
-        all_stored = variants(self.model, request.device, target, updates=self.updates, stored=choice, threads=threads)
-        whole = Baseline.of(
-            next(all_stored),
-            request.device,
-            target,
-            measured=request.measured,
-            first_graph=self._measured_graph,
-            threads=threads,
-        )
+        whole = baseline_of(self._first(StoreChoice(self.constants())), self.request, self._measured_graph)
         larger: list[Level] = []
         for level in levels(whole):
             if level.base_joules >= _worth_joules(best):
