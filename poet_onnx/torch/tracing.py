@@ -30,6 +30,7 @@ from poet_onnx.torch.shared_norms import refuse_shared_norms
 from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.untouched import untouched
+from poet_onnx.torch.zero_biases import drop_zero_biases
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,6 +90,7 @@ def trace(
     mark_stops(model)
     keep_log_sigmoids(model)
     drop_idle_squeezes(model)
+    drop_zero_biases(model)
     keep_input_names(model)
     restore_state(model, module)
     refuse_shared_norms(model)
