@@ -35,11 +35,13 @@ def watched(places: dict[str, None]) -> Iterator[None]:
     """Add the places where numbers of a tensor are taken in this context, if torch traces and they are no sizes."""
     import torch
 
-    taking = {getattr(torch.Tensor, name) for name in _TAKING}
+    taking, own = {getattr(torch.Tensor, name) for name in _TAKING}, f"{Path(torch.__file__).parent}/"
 
     def watch(func: Any, args: Any, kwargs: Any) -> Any:
         if func in taking and torch._C._get_tracing_state() and _is_of_data(args[0]):
-            places[_place()] = None
+            place = _place()
+            if not place.startswith(own):  # its layers are compared with their graphs
+                places[place] = None
         return func(*args, **kwargs)
 
     with answered(watch):
