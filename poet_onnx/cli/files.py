@@ -6,6 +6,7 @@ from pathlib import Path
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import check_writable_folder
+from poet_onnx.files.regular import irregular_kind
 from poet_onnx.files.sources import files_read
 
 _MODELS = ("MODEL", "FORWARD")
@@ -32,10 +33,9 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
         other = seen.setdefault(path.resolve(), option)
         if other != option:
             raise InputError(f"{option} and {other} are the same file, {path}; give another {option}.")
-        if path.is_dir():
-            raise InputError(f"{option} {path} is a folder; name a file.")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{option} {path} is a device, pipe or socket; name a file.")
+        kind = irregular_kind(path)
+        if kind:
+            raise InputError(f"{option} {path} is {kind}; name a file.")
         if path.exists() and not force:
             raise InputError(f"{option} {path} exists; give --force to replace it, or another name.")
         folder = path.parent

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from poet_onnx.errors import InputError
-from poet_onnx.files.regular import identity_of
+from poet_onnx.files.regular import identity_of, irregular_kind
 
 _MOST_WAITING_BYTES = 4 << 20
 
@@ -44,9 +44,11 @@ def write_file(
 
     Raises:
         FileExistsError: if there is a file of that name that must stay.
+        InputError: if something is there that is no regular file, such as a device, which must not be replaced.
         OSError: if it cannot be written.
     """
     files = written or Written()
+    check_target(path)
     path = path.resolve() if path.is_symlink() else path
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     part = _Part(folder)
@@ -83,6 +85,18 @@ def write_text(path: Path, text: str, *, replace: bool = True, written: Written 
         write_file(path, lambda file: file.write(text.encode()), replace=replace, written=written)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def check_target(path: Path) -> None:
+    """Check that a path does not lead to a folder, device, pipe or socket, in whose place a file would come.
+
+    Raises:
+        InputError: if it does.
+        OSError: if that cannot be told.
+    """
+    kind = irregular_kind(path)
+    if kind:
+        raise InputError(f"{path} cannot be written: it is {kind}; name a file.")
 
 
 def check_writable_folder(path: Path) -> None:

@@ -8,6 +8,26 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from poet_onnx.errors import InputError
+
+_IRREGULAR = "a device, pipe or socket"
+
+
+def as_path(path: object) -> Path:
+    """Return a path that was given as text or as a path of any kind.
+
+    Raises:
+        InputError: if it cannot be one.
+    """
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str):
+        raise InputError(f"A path cannot be {path!r}: give a str or a pathlib.Path.")
+    if not name:
+        raise InputError("The path is empty: give the name of a file.")
+    if "\0" in name:
+        raise InputError(f"The path {name!r} has a zero byte in it, as no name of a file has: give another.")
+    return Path(name)
+
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading.
@@ -38,6 +58,21 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
+def irregular_kind(path: Path) -> str:
+    """Return what a path leads to that is no regular file, as "a folder"; "" where it is one, or nothing is there.
+
+    Raises:
+        OSError: if that cannot be told.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "" if stat.S_ISREG(mode) else _IRREGULAR
+
+
 def identity_of(status: os.stat_result) -> tuple[int, ...]:
     """Return what tells a file from any other one, and from what it was before somebody wrote to it."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
@@ -47,4 +82,4 @@ def _check(status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is a device, pipe or socket")
+        raise OSError(errno.EINVAL, f"it is {_IRREGULAR}")

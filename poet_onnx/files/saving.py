@@ -16,6 +16,7 @@ from poet_onnx.files.data_files import LARGEST_FILE_BYTES, SMALL_BYTES, DataPiec
 from poet_onnx.files.embedded import EmbeddedTensor
 from poet_onnx.files.external_data import FileTensor, hold_external, replace_tensors
 from poet_onnx.files.model_writing import bytes_of_model
+from poet_onnx.files.regular import as_path
 
 
 def save_model(
@@ -36,7 +37,7 @@ def save_model(
     Raises:
         InputError: if the file cannot be written, or is there and must stay, or external data are missing.
     """
-    target = Path(path)
+    target = as_path(path)
     try:
         with written or Written() as files:
             clone = model.clone()

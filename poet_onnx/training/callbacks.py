@@ -11,11 +11,11 @@ import io
 import math
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
+from poet_onnx.files.regular import as_path
 from poet_onnx.quantities import is_number, is_whole
 from poet_onnx.training.loop import Callback, Epoch, SessionLoop, Step
 
@@ -94,7 +94,7 @@ class BestCheckpoint(Callback):
             monitor: name of the figure.
             larger_is_better: as for an accuracy.
         """
-        self._path = path
+        self._path = as_path(path)
         self._best = _Best(monitor, 0.0, larger_is_better=larger_is_better)
 
     def on_epoch_end(self, session: SessionLoop, epoch: Epoch) -> None:
@@ -118,7 +118,7 @@ class Checkpoint(Callback):
         """
         if every_steps is not None and (not is_whole(every_steps) or every_steps < 1):
             raise InputError(f"every_steps is {every_steps!r}, but must be a whole number of 1 or more, or None.")
-        self._path, self._every = path, every_steps
+        self._path, self._every = as_path(path), every_steps
 
     def on_step_end(self, session: SessionLoop, step: Step) -> None:
         """Save it where it is time to."""
@@ -135,7 +135,7 @@ class CsvLog(Callback):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Say where; the file is replaced as a whole after each epoch."""
-        self._path = Path(path)
+        self._path = as_path(path)
         self._rows: list[dict[str, Any]] = []
 
     def on_fit_begin(self, session: SessionLoop) -> None:

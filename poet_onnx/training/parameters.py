@@ -12,6 +12,7 @@ import numpy.typing as npt
 from poet_onnx.description.metadata import OWN_PREFIX
 from poet_onnx.errors import InputError
 from poet_onnx.files.checkpoint import open_checkpoint
+from poet_onnx.files.regular import as_path
 from poet_onnx.files.tensor_file import is_tensor_file
 from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
@@ -35,7 +36,7 @@ def read_parameters(source: Source) -> Mapping[str, Array]:
             if not isinstance(array, np.ndarray):
                 raise InputError(f"Parameter '{name}' is a {type(array).__name__}, but must be a numpy array.")
         return dict(source)
-    path = Path(source)
+    path = as_path(source)
     try:
         is_file = path.is_file()
         if is_file and is_ort_checkpoint(path):

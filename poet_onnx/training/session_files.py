@@ -16,7 +16,9 @@ from poet_onnx.adapters.files import AdapterFiles
 from poet_onnx.adapters.reading import read_adapter
 from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.files.atomic import cannot_write, check_target
 from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
+from poet_onnx.files.regular import as_path
 from poet_onnx.files.values import joined
 from poet_onnx.interrupts import held
 from poet_onnx.runtime.code_pages import other_code
@@ -60,7 +62,7 @@ class SessionFiles:
                 or a file of the session's own is there.
         """
         self._refuse_half_changed("there is nothing whole to save")
-        self._refuse_own(path)
+        path = self._target(path)
         others = self._description.unresumable
         if others:
             raise InputError(
@@ -70,17 +72,23 @@ class SessionFiles:
         tensors = self._memory.lasting(gradients=self._progress.batches > 0)
         write_checkpoint(path, tensors, self._progress.to_values())
 
-    def _refuse_own(self, path: str | os.PathLike[str]) -> None:
-        """Refuse to write over a file that the session lives from.
+    def _target(self, given: str | os.PathLike[str]) -> Path:
+        """Return the path of a file to write, which is none that the session lives from.
 
         Raises:
-            InputError: if a path is of one.
+            InputError: if it is of one, or cannot be written for what is there.
         """
-        target, store = Path(path).resolve(), self._memory.store
+        path, store = as_path(given), self._memory.store
+        target = path.resolve()
         if store is not None and target.parent == store.directory.resolve() and is_of_store(target):
             raise InputError(f"{path} is a file of the session's store: write to another place.")
         if target in self._plans.files:
             raise InputError(f"{path} is a file of the session, which reads it: write to another place.")
+        try:
+            check_target(path)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return path
 
     @exclusive
     @other_code()
@@ -95,6 +103,7 @@ class SessionFiles:
             CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
                 step.
         """
+        path = as_path(path)
         file = open_checkpoint(path)
         progress = Progress.from_values(file.progress(), path)
         self._progress.check_fits(progress, path)
@@ -148,7 +157,7 @@ class SessionFiles:
         from poet_onnx.training.free_batch import free_batch_of
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
-        self._refuse_own(path)
+        path = self._target(path)
         if model is None:
             self._evaluation.check_same()
         source = self._evaluation.source if model is None else model
@@ -175,7 +184,7 @@ class SessionFiles:
             InputError: if there are none, a weight's torch module is not known, or they cannot be written.
         """
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
-        files.write(Path(path), self._memory.values(), self._constants)
+        files.write(as_path(path), self._memory.values(), self._constants)
         files.warn_of_lost(self._memory.moved())
 
     @exclusive
@@ -218,6 +227,7 @@ class SessionFiles:
                 step.
         """
         self._refuse_half_changed()
+        path = as_path(path)
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays, store = self._memory.values(), self._memory.store
         numbers = read_adapter(files, path, arrays, self._constants)

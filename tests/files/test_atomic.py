@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -264,6 +265,39 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: No such file"):
         atomic.write_text(tmp_path / "nowhere" / "a", "new")
     assert path.read_text(encoding="utf-8") == "old"
+
+
+def device(path: Path) -> None:
+    """Make a device like /dev/null, which only root may."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("makes no devices")
+
+
+def local_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [device, os.mkfifo, os.mkdir, local_socket])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("name", ["a", "link"])
+def test_what_is_no_file_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], replace: bool, name: str
+) -> None:
+    """As root, `save_checkpoint("/dev/full")` put a file in the place of the device."""
+    monkeypatch.chdir(tmp_path)  # a socket's name must be short
+    made, link = Path("a"), Path("link")
+    make(made)
+    link.symlink_to(made)
+    before = made.lstat()
+    said = rf"^{name} cannot be written: it is a (folder|device, pipe or socket); name a file\.$"
+    with pytest.raises(InputError, match=said):
+        atomic.write_text(Path(name), "new", replace=replace)
+    assert made.lstat() == before
+    assert link.is_symlink()
+    assert names(tmp_path) == ["a", "link"]
 
 
 def test_a_large_file_never_has_much_that_waits_for_the_disk(

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import onnxruntime
 import pytest
 from forward_models import parse, random, weights
 from stock_environment import STOCK_PYTHON
+from training_batches import session_of
 
 import poet_onnx
 from poet_onnx import TrainingSession
@@ -186,6 +187,33 @@ def test_a_checkpoint_goes_where_a_link_leads(tmp_path: Path) -> None:
         session.save_checkpoint(tmp_path / "last")
         assert (tmp_path / "last").is_symlink()
         session.load_checkpoint(tmp_path / "b" / "saved")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (None, "A path cannot be None: give a str"),
+        (5, "A path cannot be 5: give a str"),
+        (b"a", "A path cannot be b'a': give a str"),
+        ("", "The path is empty: give the name of a file"),
+        ("a\0b", "has a zero byte in it"),
+    ],
+)
+def test_what_is_no_path_is_refused(model_path: Callable[..., Path], path: Any, said: str) -> None:
+    session = session_of(model_path("mlp-mse"))
+    calls = session.save_checkpoint, session.load_checkpoint, session.export_inference_model
+    for call in (*calls, poet_onnx.Checkpoint, poet_onnx.BestCheckpoint, poet_onnx.CsvLog):
+        with pytest.raises(InputError, match=said):
+            call(path)
+
+
+def test_a_pipe_stays_what_it_is(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    session, pipe = session_of(model_path("mlp-mse")), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for call in (session.save_checkpoint, session.export_inference_model):
+        with pytest.raises(InputError, match=r"pipe cannot be written: it is a device, pipe or socket; name a file"):
+            call(pipe)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("name", ["plain", "lora", "stored_lora", "deep"])
