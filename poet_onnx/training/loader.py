@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
-from poet_onnx.quantities import is_whole
+from poet_onnx.quantities import check_whole, is_whole
 
 Array = npt.NDArray[Any]
 Several = Array | Sequence[Array] | Mapping[str, Array]
@@ -45,14 +45,15 @@ class ArrayLoader:
             drop_last: whether samples are left out that do not fill a batch; otherwise they are a smaller one.
 
         Raises:
-            InputError: if arrays differ in their number of samples, or there is no batch.
+            InputError: if arrays differ in their number of samples, or there is no batch, or something is no array.
         """
         self._parts = [inputs] if labels is None else [inputs, labels]
-        counts = {len(array) for part in self._parts for array in _arrays(part)}
+        counts = {_samples(array) for part in self._parts for array in _arrays(part)}
         if len(counts) != 1:
             raise InputError(f"The arrays have {sorted(counts)} samples: give arrays with a row for each sample.")
         if not is_whole(batch_size) or batch_size < 1:
             raise InputError(f"A batch cannot have {batch_size!r} samples: give a whole number of 1 or more.")
+        check_whole(seed, "seed", 0)
         samples = counts.pop()
         self._samples = samples - samples % batch_size if drop_last else samples
         if not self._samples:
@@ -95,15 +96,29 @@ class _Ordered:
         return self._loader._batches(self._order)
 
 
-def _arrays(part: Several) -> list[Array]:
+def _arrays(part: Several) -> Iterable[Array]:
     """Return the arrays of inputs or labels."""
     if isinstance(part, Mapping):
-        return list(part.values())
-    return [part] if isinstance(part, np.ndarray) else list(part)
+        return part.values()
+    return part if isinstance(part, Sequence) else [part]
+
+
+def _samples(array: object) -> int:
+    """Return the number of rows of an array.
+
+    Raises:
+        InputError: if it has none, or is no array.
+    """
+    shape = getattr(array, "shape", ())
+    if not shape:
+        raise InputError(
+            f"ArrayLoader was given {array!r:.60}, which is no array with a row for each sample: give numpy arrays."
+        )
+    return int(shape[0])
 
 
 def _rows(part: Several, rows: Array) -> Any:
     """Return some samples of inputs or labels, as `step` takes them."""
     if isinstance(part, Mapping):
         return {name: array[rows] for name, array in part.items()}
-    return part[rows] if isinstance(part, np.ndarray) else [array[rows] for array in part]
+    return [array[rows] for array in part] if isinstance(part, Sequence) else part[rows]

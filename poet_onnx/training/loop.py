@@ -14,6 +14,7 @@ from poet_onnx.description.optimizers import as_number
 from poet_onnx.errors import InputError
 from poet_onnx.quantities import is_whole
 from poet_onnx.training.exclusion import Turn
+from poet_onnx.training.given import check_batches, check_loader
 from poet_onnx.training.metrics import Means, Metrics, Outputs
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import Runner
@@ -161,11 +162,16 @@ class SessionLoop:
             What each epoch came to that ended now.
 
         Raises:
-            InputError: if a batch does not fit, or the loader has none, or fewer than were trained on.
+            InputError: if a batch does not fit, or the loader has none, or fewer than were trained on, or something is
+                no loader or callback.
             CheckFailedError: as for `step`.
         """
         if not is_whole(epochs) or epochs < 1:
             raise InputError(f"fit cannot train {epochs!r} epochs: give a whole number of 1 or more.")
+        check_loader(loader)
+        if evaluate is not None:
+            check_batches(evaluate)
+        callbacks = _as_callbacks(callbacks)
         self.train()
         ended: list[Epoch] = []
         try:
@@ -196,6 +202,7 @@ class SessionLoop:
         Raises:
             InputError: if there is no evaluation graph, or no batch, or one does not fit, or there is no such metric.
         """
+        check_batches(loader)
         runner = self._evaluate()
         means, batches = Means(metrics, runner.wanted, runner.ranges), iter(loader)
         while self._add_next(batches, means):
@@ -228,6 +235,7 @@ class SessionLoop:
 
     def _left(self, source: Iterable[Any]) -> Iterator[Any]:
         """Return the batches of an epoch that were not trained on yet."""
+        check_batches(source)
         batches, done = iter(source), self._progress.position
         read = sum(1 for _ in islice(batches, done))
         if read < done:
@@ -260,6 +268,23 @@ class SessionLoop:
             return False
         means.add(*self._evaluated(*_parts(batch)))
         return True
+
+
+def _as_callbacks(given: object) -> tuple[Callback, ...]:
+    """Return callbacks that were given.
+
+    Raises:
+        InputError: if one is none, or they are in no list.
+    """
+    if not isinstance(given, Iterable):
+        raise InputError(f"callbacks is {given!r}, but must be a list: give [poet_onnx.ProgressBar()] for one.")
+    callbacks = tuple(given)
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise InputError(
+                f"{each!r} in callbacks is no callback: give objects of poet_onnx.Callback, as poet_onnx.ProgressBar()."
+            )
+    return callbacks
 
 
 def _parts(batch: Any) -> Sequence[Any]:

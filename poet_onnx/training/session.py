@@ -17,6 +17,7 @@ from poet_onnx.runtime.installed import warn_of_ortmodule
 from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
 from poet_onnx.training.exclusion import Turn, exclusive
+from poet_onnx.training.given import check_optimizer, check_schedule
 from poet_onnx.training.loop import SessionLoop
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.metrics import Outputs
@@ -110,6 +111,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             InputError: if something cannot be used.
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
+        check_optimizer(optimizer)
+        check_schedule(schedule)
         self._schedule = schedule
         warn_of_ortmodule()
         self._options: dict[str, Any] = {"page_dir": page_dir, "buffers": BatchBuffers()}

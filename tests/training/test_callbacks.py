@@ -59,6 +59,23 @@ def test_stopping_waits_for_a_better_figure(
     assert [stopping.on_epoch_end(session, epoch) for epoch in epochs(*figures)] == list(map(bool, stops))
 
 
+@pytest.mark.parametrize(
+    ("callbacks", "said"),
+    [
+        ([ProgressBar(), 5], "^5 in callbacks is no callback: give objects"),
+        ([EarlyStopping], "EarlyStopping'> in callbacks is no callback: give objects"),
+        (ProgressBar(), "^callbacks is .*ProgressBar.*, but must be a list: give"),
+        (None, "^callbacks is None, but must be a list: give"),
+    ],
+)
+def test_what_is_no_callback_is_refused_before_training(
+    session: TrainingSession, batches: list[dict[str, Any]], callbacks: Any, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        session.fit(batches, epochs=1, callbacks=callbacks)
+    assert session.steps == 0
+
+
 def test_training_stops_and_the_best_is_saved(
     session: TrainingSession, batches: list[dict[str, Any]], tmp_path: Path
 ) -> None:

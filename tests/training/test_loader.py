@@ -62,6 +62,23 @@ def test_a_file_is_read_batch_by_batch(tmp_path: Path) -> None:
     assert images.base is None or not np.shares_memory(images, stored)
 
 
+@pytest.mark.parametrize("inputs", [[[1, 2], [3, 4]], None, np.float32(1), np.array(1), "text", {"x": [1, 2]}])
+def test_what_is_no_array_is_refused(inputs: Any) -> None:
+    with pytest.raises(InputError, match=r"^ArrayLoader was given .* which is no array .*: give numpy arrays\.$"):
+        ArrayLoader(inputs, LABELS, batch_size=1)
+
+
+def test_a_seed_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="A seed cannot be -1"):
+        ArrayLoader(IMAGES, LABELS, batch_size=1, shuffle=True, seed=-1)
+
+
+def test_tensors_are_read_as_arrays_are() -> None:
+    images, labels = next(iter(ArrayLoader(torch.from_numpy(IMAGES), torch.from_numpy(LABELS), batch_size=4)))
+    np.testing.assert_array_equal(images, IMAGES[:4])
+    np.testing.assert_array_equal(labels, LABELS[:4])
+
+
 @pytest.mark.parametrize(
     ("labels", "size", "drop_last", "said"),
     [

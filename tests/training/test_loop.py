@@ -193,3 +193,27 @@ def test_loaders_that_do_not_do_are_refused(model_path: Callable[..., Path], tmp
         session.fit(batches[:1], epochs=3)
     with pytest.raises(InputError, match="no evaluation graph"):
         session_of(path).evaluate(batches)
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (None, "^Batches cannot be read from None: give a list"),
+        (5, "^Batches cannot be read from 5: give a list"),
+        (lambda: [1], "^The loader .* takes no number of an epoch: give a function"),
+        (lambda epoch: None, "^Batches cannot be read from None: give a list"),
+    ],
+)
+def test_what_gives_no_batches_is_refused(model_path: Callable[..., Path], loader: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        session_of(model_path("mlp-mse")).fit(loader, epochs=1)
+
+
+def test_what_gives_no_batches_is_not_evaluated(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    with pytest.raises(InputError, match=r"^Batches cannot be read from None"):
+        session.evaluate(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^Batches cannot be read from 5"):
+        session.fit([batch(session, 0, 0)], epochs=1, evaluate=5)  # type: ignore[arg-type]
+    assert session.steps == 0

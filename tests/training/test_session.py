@@ -269,6 +269,16 @@ def test_what_cannot_be_trained_is_refused(model_path: Callable[..., Path], tmp_
         (path, checkpoint, {"clip_norm": 0.0}, "clipped to a norm of 0.0"),
         (path, checkpoint, {"page_dir": tmp_path / "nowhere"}, "page directory .* does not exist"),
         (path, checkpoint, {"threads": 0}, "0 threads"),
+        (path, [1], {}, r"A path cannot be \[1\]"),
+        (path, checkpoint, {"optimizer": "adamw"}, r"optimizer is 'adamw', .* give poet_onnx.AdamW\("),
+        (path, checkpoint, {"optimizer": AdamW}, r"optimizer is <class .* give poet_onnx.AdamW\("),
+        (path, checkpoint, {"schedule": 5}, "schedule is 5, but must be a function of the number of updates"),
+        (
+            path,
+            checkpoint,
+            {"schedule": lambda: 0.1},
+            "schedule is .*, but must be a function of the number",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             TrainingSession(model, source, **options)

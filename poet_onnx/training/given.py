@@ -1,0 +1,70 @@
+"""Checks of what a session is given to call and to read, before anything is trained with it."""
+
+from __future__ import annotations
+
+import inspect
+
+from poet_onnx.description.optimizers import Optimizer
+from poet_onnx.errors import InputError
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Check that settings of an optimizer are some, or None.
+
+    Raises:
+        InputError: if they are not.
+    """
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise InputError(f"optimizer is {optimizer!r}, but must be settings of one: give poet_onnx.AdamW(...).")
+
+
+def check_schedule(schedule: object) -> None:
+    """Check that a schedule can be called with the number of updates, or is None.
+
+    Raises:
+        InputError: if it cannot.
+    """
+    if schedule is not None and not _takes_number(schedule):
+        raise InputError(
+            f"schedule is {schedule!r}, but must be a function of the number of updates made: give one, or "
+            "poet_onnx.StepLR(...)."
+        )
+
+
+def check_loader(loader: object) -> None:
+    """Check that a loader can be read, or called with the number of an epoch.
+
+    Raises:
+        InputError: if it can be neither.
+    """
+    if not callable(loader):
+        check_batches(loader)
+    elif not _takes_number(loader):
+        raise InputError(f"The loader {loader!r} takes no number of an epoch: give a function of it, or a list.")
+
+
+def check_batches(source: object) -> None:
+    """Check that something gives batches.
+
+    Raises:
+        InputError: if it does not.
+    """
+    if not any(hasattr(type(source), way) for way in ("__iter__", "__getitem__")):
+        raise InputError(
+            f"Batches cannot be read from {source!r}: give a list of them, a poet_onnx.ArrayLoader or a DataLoader."
+        )
+
+
+def _takes_number(function: object) -> bool:
+    """Return whether something can be called with one argument; of what does not tell it is not known before."""
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return True
+    try:
+        signature.bind(0)
+    except TypeError:
+        return False
+    return True
