@@ -167,6 +167,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         measured().save(tmp_path / "absent" / "costs.json")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="Is a directory"):
+    with pytest.raises(InputError, match="taken cannot be written: it is a folder; name a file"):
         measured().save(tmp_path / "taken")
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
