@@ -94,9 +94,6 @@ def answer_of(
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
 
-    The first variant is planned in which something fits, and then those that may have a plan that spends less: those
-    whose memory leaves room for that by more than the gap that was asked for, and those of known plans that do.
-
     Args:
         model: normalized; it is not changed, but may be the model of the variant that is returned.
         request: what was asked for.
@@ -120,48 +117,16 @@ def answer_of(
         return _given_answer(
             model, request, request.plan, updates, evaluation, stored=stored, measured_graph=measured_graph
         )
-    end = time.monotonic() + request.options.time_limit_seconds
-    asked: Asked | None = None
-    own: EvaluationStep | None = None
-    best: Answer | None = None
-    failures: list[Failure] = []
-    plans = by_variant(request.known_plans, request.device.name, request.options.target, in_words(updates))
-    try:
-        for variant in variants(
-            model,
-            request.device,
-            request.options.target,
-            split=request.options.split,
-            updates=updates,
-            stored=stored,
-            threads=request.threads,
-        ):
-            if asked is None:
-                own = evaluation(variant)
-                asked = Asked.of(request, variant, own, measured_graph=measured_graph, gives_way=gives_way)
-                if gives_way and stored is not None:
-                    asked.check_room(in_order=in_order)
-            elif variant.stored != asked.first.variant.stored:
-                continue  # the evaluation graph reads others from the store
-            known = steps_of(plans.pop(variant.options, ()), variant.graph)
-            if best is None or known or could_save(best, end):
-                found = _variant_answer(asked, variant, known, best, end)
-                failures += [found] if isinstance(found, Failure) else []
-                if isinstance(found, Answer) and (best is None or found.joules < best.joules):
-                    best = found
-            if best is not None and not plans and not could_save(best, end):
-                break
-        else:
-            check_none_is_left(plans)
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-    if best is None:
-        assert asked is not None
-        # With its own order, what evaluating takes does not depend on the budget either.
-        asked = asked if own is None else asked.evaluating(own)
-        best = _thriftiest_answer(asked, failures, searches=not (gives_way and stored is not None))
-    return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
+    return _best_answer(
+        model,
+        request,
+        updates,
+        evaluation,
+        stored=stored,
+        measured_graph=measured_graph,
+        gives_way=gives_way,
+        in_order=in_order,
+    )
 
 
 def _given_answer(
@@ -196,6 +161,67 @@ def _given_answer(
         needed = asked.budget.evaluation_bytes
         raise EvaluationBudgetError(needed).explained(asked.budget.terms(baseline, needed, split=True))
     return Answer(asked, baseline, plan, laid_out)
+
+
+def _best_answer(
+    model: ir.Model,
+    request: Request,
+    updates: Updates | None,
+    evaluation: Beside,
+    *,
+    stored: StoreChoice | None,
+    measured_graph: TrainingGraph | None,
+    gives_way: bool,
+    in_order: bool,
+) -> Answer:
+    """Plan the first variant in which something fits, and then those that may have a plan that spends less.
+
+    That are those whose memory leaves room for plans that spend less by more than the gap that was asked for, and those
+    of known plans that do.
+    """
+    end = time.monotonic() + request.options.time_limit_seconds
+    asked: Asked | None = None
+    own: EvaluationStep | None = None
+    best: Answer | None = None
+    failures: list[Failure] = []
+    plans = by_variant(request.known_plans, request.device.name, request.options.target, in_words(updates))
+    try:
+        for variant in variants(
+            model,
+            request.device,
+            request.options.target,
+            split=request.options.split,
+            updates=updates,
+            stored=stored,
+            threads=request.threads,
+        ):
+            if asked is None:
+                own = evaluation(variant)
+                asked = Asked.of(request, variant, own, measured_graph=measured_graph, gives_way=gives_way)
+                if gives_way and stored is not None:
+                    asked.check_room(in_order=in_order)
+            elif variant.stored != asked.first.variant.stored:
+                continue  # the evaluation graph reads others from the store
+            known = steps_of(plans.pop(variant.options, ()), variant.graph)
+            if best is None or known or could_save(best, end):
+                found = _variant_answer(asked, variant, known, best, end)
+                if isinstance(found, Failure):
+                    failures.append(found)
+                elif found is not None and (best is None or found.joules < best.joules):
+                    best = found
+            if best is not None and not plans and not could_save(best, end):
+                break
+        else:
+            check_none_is_left(plans)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+    if best is None:
+        assert asked is not None
+        # With its own order, what evaluating takes does not depend on the budget either.
+        asked = asked if own is None else asked.evaluating(own)
+        best = _thriftiest_answer(asked, failures, searches=not (gives_way and stored is not None))
+    return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
 
 
 def _thriftiest_answer(asked: Asked, failures: Sequence[Failure], *, searches: bool) -> Answer:
