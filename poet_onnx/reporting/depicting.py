@@ -18,7 +18,6 @@ from poet_onnx.graph import Node, Role, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.reporting import words
 from poet_onnx.reporting.curve_point import read_curve
-from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.frontier import read_frontier
 from poet_onnx.reporting.layers import FATES, MEANS, Layer, Places, layer
 from poet_onnx.reporting.measured import Measured
@@ -98,7 +97,7 @@ def picture_of(
         deadline_seconds=plan.limits.deadline_seconds,
         max_written_bytes=plan.limits.max_written_bytes,
         process_peak_bytes=asked.process_peak_bytes,
-        **taken_over(StepPicture, prediction) | {"stall_seconds": max(0.0, prediction.stall_seconds)},
+        **StepPicture.taken_over(prediction) | {"stall_seconds": max(0.0, prediction.stall_seconds)},
         nodes_in_file=step.nodes,
         store_read_bytes=sum(work.read_bytes for work in works),
         store_written_bytes=store_written_bytes(graph),
@@ -110,7 +109,7 @@ def picture_of(
         energy=tuple(_energy(step)),
         original=Before.of(step.original),
         ordered=Before.of(step.ordered),
-        proof=Proof(**taken_over(Proof, certificate)),
+        proof=Proof(**Proof.taken_over(certificate)),
         proof_words=tuple(words.proof(certificate)),
         curve=() if curve is None else read_curve(curve, plan.device, step.original.transient_peak_bytes),
         budgets=other_budgets(step, asked.process_peak_bytes, progress) if budgets and curve is None else (),

@@ -1,21 +1,13 @@
-"""Figures as people read them, with their units, and as records take them over."""
+"""Figures as people read them, with their units."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-from poet_onnx.record import Record
 
 LEAST_SHARE = 1e-4
 """Shares below this are said to be under it."""
 
 _PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
-
-
-def taken_over(record: type[Record], value: object) -> dict[str, Any]:
-    """Return what a value has under the names of a record's fields."""
-    return {name: getattr(value, name) for name in record.model_fields if hasattr(value, name)}
 
 
 def bytes_text(count: int) -> str:

@@ -12,7 +12,6 @@ from poet_onnx.graph import Node, Phase
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.record import Record
-from poet_onnx.reporting.figures import taken_over
 from poet_onnx.simulate import Replay, replay
 from poet_onnx.simulate.blocks import Block, BlockKind
 from poet_onnx.simulate.clock import Lane, spans_of
@@ -171,7 +170,7 @@ def layer(
     return Layer(
         name=name,
         means=means,
-        **taken_over(Layer, replayed.prediction),
+        **Layer.taken_over(replayed.prediction),
         peak_step=replayed.peak_step,
         region_bytes=region.region_bytes,
         steps=Steps(

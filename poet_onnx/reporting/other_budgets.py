@@ -14,7 +14,6 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.reporting.budget_point import BudgetPoint
-from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.rewritten import RewrittenStep
 from poet_onnx.scheduling import (
     Progress,
@@ -107,7 +106,7 @@ def _worth_it(found: Iterable[_Found]) -> list[_Found]:
 def _point(found: _Found, beside_bytes: int, *, is_own: bool) -> BudgetPoint:
     prediction = found.plan.prediction
     return BudgetPoint(
-        **taken_over(BudgetPoint, prediction),
+        **BudgetPoint.taken_over(prediction),
         process_bytes=max(0, beside_bytes + prediction.transient_peak_bytes),
         gap=found.gap,
         is_own=is_own,

@@ -11,7 +11,6 @@ from poet_onnx.plan import PlanClass, Prediction
 from poet_onnx.record import Record
 from poet_onnx.reporting.budget_point import BudgetPoint
 from poet_onnx.reporting.curve_point import CurvePoint
-from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.frontier import FrontierPoint
 from poet_onnx.reporting.layers import Layer
 from poet_onnx.reporting.measured import Measured
@@ -96,7 +95,7 @@ class Before(Record):
     @classmethod
     def of(cls, prediction: Prediction) -> Before:
         """Return these figures of a prediction."""
-        return cls(**taken_over(cls, prediction))
+        return cls(**cls.taken_over(prediction))
 
 
 class StepPicture(Record):

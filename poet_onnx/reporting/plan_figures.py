@@ -9,7 +9,6 @@ import pydantic
 
 from poet_onnx.description.family import plan_files
 from poet_onnx.record import Record
-from poet_onnx.reporting.figures import taken_over
 
 if TYPE_CHECKING:
     from poet_onnx.rewriting.rewrite import RewriteResult
@@ -51,7 +50,7 @@ def plan_figures(result: RewriteResult, output: str | None) -> tuple[PlanFigures
             budget_bytes=budget_bytes,
             output=str(files[budget_bytes]) if files else None,
             process_peak_bytes=each.process.peak_bytes,
-            **taken_over(PlanFigures, each.rewritten),
+            **PlanFigures.taken_over(each.rewritten),
             gap=each.plan.certificate.gap,
         )
         for budget_bytes, each in sorted(found.items(), key=lambda pair: pair[0])

@@ -19,7 +19,6 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Action, Plan, PlanClass, Prediction
 from poet_onnx.record import Record
-from poet_onnx.reporting.figures import taken_over
 from poet_onnx.reporting.plan_figures import PlanFigures, plan_figures
 from poet_onnx.rewriting.rewrite import RewriteResult
 
@@ -79,7 +78,7 @@ class Figures(Record):
     @classmethod
     def of(cls, prediction: Prediction, nodes: int, process: ProcessMemory) -> Figures:
         """Make the figures of a simulator's prediction for a graph of so many nodes and its process."""
-        return cls(nodes=nodes, process_peak_bytes=process.peak_bytes, **taken_over(Figures, prediction))
+        return cls(nodes=nodes, process_peak_bytes=process.peak_bytes, **Figures.taken_over(prediction))
 
 
 class Wear(Record):
@@ -279,7 +278,7 @@ class Report(Figures):
             deadline_seconds=plan.limits.deadline_seconds,
             max_written_bytes=plan.limits.max_written_bytes,
             certificate_origin="stated" if result.is_given and certificate.covers.in_order else "proven",
-            **taken_over(Report, certificate),
+            **Report.taken_over(certificate),
             region_bytes=result.region_bytes,
             optimizer=plan.optimizer,
             gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
