@@ -323,12 +323,9 @@ def process_memory(
         size_bytes, kind = tensor.size_bytes, LINES[tensor.role]
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
-    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node
-    session_bytes += len(graph.inputs) * costs.session_bytes_per_input
+    session_bytes = costs.session_bytes + _session_bytes(graph, costs, nodes)
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
-    if costs.session_bytes:
-        session_bytes += most_heap_bytes + _PRODUCT_BYTES * sum(node.op_type in _PRODUCTS for node in graph.nodes)
-        session_bytes += _CONSTANT_BYTES * sum(1 for _ in _constants(graph))
+    session_bytes += most_heap_bytes if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
     lines = (
         ProcessLine("runtime", costs.runtime_bytes, MEANS["runtime"], True),
@@ -383,7 +380,7 @@ def evaluation_memory(
 
     The other arguments are those of `process_memory`.
     """
-    session_bytes = nodes * costs.session_bytes_per_node + len(graph.inputs) * costs.session_bytes_per_input
+    session_bytes = _session_bytes(graph, costs, nodes)
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0
     shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
     for tensor in _constants(graph):
@@ -391,9 +388,17 @@ def evaluation_memory(
         session_bytes += tensor.size_bytes * copies if tensor not in shared else 0
     if costs.session_bytes:
         session_bytes += _SINGLE_NODE_BYTES * sum(node.op_type in _SINGLE_NODES for node in graph.nodes)
-        session_bytes += _CONSTANT_BYTES * sum(1 for _ in _constants(graph))
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
     return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
+
+
+def _session_bytes(graph: TrainingGraph, costs: ProcessCosts, nodes: int) -> int:
+    """Return what a session takes for its graph: for so many nodes that run, and for its inputs and constants."""
+    size_bytes = nodes * costs.session_bytes_per_node + len(graph.inputs) * costs.session_bytes_per_input
+    if costs.session_bytes:
+        size_bytes += _PRODUCT_BYTES * sum(node.op_type in _PRODUCTS for node in graph.nodes)
+        size_bytes += _CONSTANT_BYTES * sum(1 for _ in _constants(graph))
+    return size_bytes
 
 
 def _constants(graph: TrainingGraph) -> Iterator[Tensor]:
