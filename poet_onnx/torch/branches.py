@@ -35,7 +35,8 @@ def watched(places: dict[str, None]) -> Iterator[None]:
     """Add the places where numbers of a tensor are taken in this context, if torch traces and they are no sizes."""
     import torch
 
-    taking, own = {getattr(torch.Tensor, name) for name in _TAKING}, f"{Path(torch.__file__).parent}/"
+    taking = {getattr(torch.Tensor, name) for name in _TAKING}
+    own = f"{Path(torch.__file__).parent}/"
 
     def watch(func: Any, args: Any, kwargs: Any) -> Any:
         if func in taking and torch._C._get_tracing_state() and _is_of_data(args[0]):

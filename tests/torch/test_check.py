@@ -334,16 +334,6 @@ def test_a_squeeze_of_no_dimension_is_none(tmp_path: Path) -> None:
     assert report.passed
 
 
-@pytest.mark.parametrize("groups", [1, 4])
-def test_a_convolution_of_volumes_without_a_bias_has_none(groups: int, tmp_path: Path) -> None:
-    net = nn.Sequential(nn.Conv3d(4, 8, 3, padding=1, groups=groups, bias=False), nn.BatchNorm3d(8), nn.Flatten())
-    made = export(net, torch.randn(2, 4, 3, 3, 3), tmp_path, exporter="dynamo")
-    assert made.check is not None
-    assert made.check.passed
-    convolutions = [node for node in ir.load(made.evaluation).graph if node.op_type == "Conv"]
-    assert [len(node.inputs) for node in convolutions] == [2]
-
-
 @pytest.mark.parametrize("options", [{"class_weights": [1.0, 2.0, 0.5]}, {"ignore_index": 1, "label_smoothing": 0.2}])
 def test_settings_of_a_loss_are_torchs(options: dict[str, Any], tmp_path: Path) -> None:
     report = export(Two(torch.tanh), torch.randn(6, 4), tmp_path, **options).check
