@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("name the stock runtime's interpreter with --stock-python or POET_STOCK_PYTHON")
     rows = []
     with options.output.open("w", newline="", encoding="utf-8") as file:
-        file.write("# PYTHONPATH=scripts python scripts/benchmarks/training/predicted_time.py\n")
+        command = " ".join(("scripts/benchmarks/training/predicted_time.py", *options.cases))
+        file.write(f"# PYTHONPATH=scripts python {command} --stock-python PYTHON\n")
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         for case in options.cases:
@@ -76,16 +77,8 @@ def rows_of(case: str, python: str) -> Iterator[Row]:
             onnx.save(export_forward(made.build(), made.inputs(batch)), folder / "forward.onnx")
         for threads in THREADS:
             common = ("--device", "host", "--threads", threads)
-            poet(
-                python,
-                "profile",
-                folder / "forward.onnx",
-                *common,
-                "--page-cache",
-                "--force",
-                "-o",
-                folder / "costs.json",
-            )
+            measured_in = ("--page-cache", "--force", "-o", folder / "costs.json")
+            poet(python, "profile", folder / "forward.onnx", *common, *measured_in)
             for form, asked in FORMS.items():
                 net = folder / f"{form}.onnx"
                 told = planned(python, folder, net, (*common, "--costs", folder / "costs.json"), asked)
