@@ -225,25 +225,24 @@ class ProcessProfile(_Sourced):
         runtime_bytes: Python, numpy and the stock onnxruntime, imported, without pages of code; with the Python that
             takes the most, as `session_bytes`.
         import_bytes: at most while they are imported; None where that is less than a session takes.
-        loading_bytes_per_node: for each node while the stock onnxruntime loads it, on top of its imports.
-        training_runtime_bytes, training_import_bytes: the same with onnxruntime-training; None if it does not run
-            there.
-        training_loading_bytes_per_node: for each node while onnxruntime-training loads it, on top of its imports.
+        loading_bytes: what comes on top until a graph is loaded, besides what the session takes for the graph.
+        training_runtime_bytes, training_import_bytes, training_loading_bytes: the same with onnxruntime-training; None
+            if it does not run there.
         module_bytes, module_import_bytes: what comes on top where `onnxruntime.training` is imported, which imports
             torch, and while it is.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
-        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
-            for each input.
+        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, if
+            its operator takes what most do; and for each input.
         session_bytes_per_thread: a session for each thread inside an operator but the first; None where not measured.
         paging_bytes: a session that pages: pages on their way, and the thread that moves them.
     """
 
     runtime_bytes: _ProcessBytes
     import_bytes: _ProcessBytes | None = None
-    loading_bytes_per_node: _ProcessBytes | None = None
+    loading_bytes: _ProcessBytes | None = None
     training_runtime_bytes: _ProcessBytes | None = None
     training_import_bytes: _ProcessBytes | None = None
-    training_loading_bytes_per_node: _ProcessBytes | None = None
+    training_loading_bytes: _ProcessBytes | None = None
     module_bytes: _ProcessBytes | None = None
     module_import_bytes: _ProcessBytes | None = None
     session_bytes: _ProcessBytes

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.process_costs import ProcessCosts, constants_of
 from poet_onnx.costing.store_traffic import most_pages, reads_ahead, stored_bytes
-from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import SHARED_BYTES
-from poet_onnx.graph import Phase, Role, Tensor, TrainingGraph
-from poet_onnx.graph.operators import Call, attention, low_rank, rotary
+from poet_onnx.graph import Phase, Role, TrainingGraph
+from poet_onnx.graph.operators import attention, low_rank, rotary
 from poet_onnx.graph.operators.activations import GATED_ACTIVATE
 from poet_onnx.graph.operators.normalization import RMS_NORMALIZE
-from poet_onnx.graph.operators.panels import comparing_bytes
 from poet_onnx.graph.operators.stored import COLLECTS, PAGE_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
@@ -56,30 +53,13 @@ _SINGLE_NODE_BYTES = 6_000
 """Nodes of a whole part of a layer: both sessions take so much besides for each one of evaluation (decoders of 8 and 24
 layers, stock onnxruntime 1.31)."""
 
-_PRODUCTS = ("ConvDataGradient", "ConvWeightGradient")
-_PRODUCT_BYTES = 6_000
-"""Nodes that hold an operator of the runtime, by which they multiply: a session takes so much besides for each (13.0
-and 12.5 KB in place of the 5.1 of an Add and the 10.1 of a ConvTranspose; 400 nodes, stock onnxruntime 1.31)."""
-
-_CONSTANT_BYTES = 1_550
-"""Of a session for each of its constants, besides its numbers: 1.54 KB were measured (1,000 constants, likewise). A net
-with as many (Swin V2) took 1.1 MiB more than was said without them."""
-
 _SECOND_SESSION_BYTES = 1_300_000
 """A second session takes this besides its nodes and inputs, most of it code that evaluation runs and training does not,
 with what calls take of code besides: .7 to 1.3 MB were measured (ten models; stock onnxruntime 1.31)."""
 
-_COMPARING_BYTES = 10_000_000
-"""Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
-onnxruntime 1.31, Python 3.11)."""
-
 _STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 96
 """An open store takes four pages of buffers (ops/parameters), its names and the last commit. For each page it takes a
 place in the table, in memory and as it is written, and in the order of a step."""
-
-_OPENING_BYTES = 200_000
-"""Opening a store while a net of few nodes is loaded: of some twenty processes one in three took up to .08 MB more than
-loading takes without (stock onnxruntime 1.31, Python 3.11)."""
 
 _CHANNEL_BYTES = 12 * PAGE_BYTES + (64 << 10)
 """A store that is read ahead has a thread, and takes these bytes for pages on their way."""
@@ -101,110 +81,6 @@ MEANS = {
     "imports": "taken before it trains, and given back",
 }
 """What is in each line, in words that fit a line; some lines say their figures besides."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessCosts:
-    """What a training process takes besides the step's own tensors.
-
-    Attributes:
-        runtime_bytes: Python, numpy and onnxruntime, imported, without pages of code.
-        import_bytes: at most before it trains.
-        session_bytes: a session, whatever its graph.
-        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, and
-            for each input.
-        paging_bytes: a session that pages.
-        stored_session_bytes: a session at least, whose graph reads from a store on disk.
-        module_bytes, module_import_bytes: what comes on top in a process that trains with ONNX Runtime's own Module,
-            and while that is imported.
-        loading_bytes_per_node: for each node while it is loaded, on top of `import_bytes`, where that is more than a
-            session takes.
-    """
-
-    runtime_bytes: int = 0
-    import_bytes: int = 0
-    session_bytes: int = 0
-    session_bytes_per_node: int = 0
-    session_bytes_per_input: int = 0
-    paging_bytes: int = 0
-    stored_session_bytes: int = 0
-    module_bytes: int = 0
-    module_import_bytes: int = 0
-    loading_bytes_per_node: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        device: DeviceProfile,
-        measured: MeasuredCosts | None,
-        target: str,
-        *,
-        threads: int = 1,
-        versions: Versions | None = None,
-    ) -> ProcessCosts:
-        """Return what was measured on a machine, else what the device's profile says; nothing where neither does.
-
-        What was measured is a session with all in RAM. One that reads from a store takes no less than the profile says.
-
-        Args:
-            device: with the profile.
-            measured: on a machine, with its Python and so many threads, if it was.
-            target: runtime.
-            threads: inside an operator.
-            versions: of Python and onnxruntime in the process; None for those that take the most.
-        """
-        found = None if measured is None else measured.process
-        if found is not None:
-            known = cls.of(device, None, target, threads=threads, versions=versions)
-            return replace(known, **found.model_dump(), stored_session_bytes=known.session_bytes)
-        profile = device.process
-        if profile is None:
-            return cls()
-        saved = (versions or Versions()).saved
-        runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
-        of_target = {"loading_bytes_per_node": profile.loading_bytes_per_node or 0}
-        if target == "training" and profile.training_runtime_bytes is not None:
-            runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
-            of_target = {
-                "module_bytes": profile.module_bytes or 0,
-                "module_import_bytes": profile.module_import_bytes or 0,
-                "loading_bytes_per_node": profile.training_loading_bytes_per_node or 0,
-            }
-            saved = Versions().saved  # it has one Python
-        session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
-        return cls(
-            max(0, runtime_bytes - saved.runtime_bytes),
-            max(0, (import_bytes or 0) - saved.runtime_bytes),
-            max(0, session_bytes - saved.session_bytes),
-            profile.session_bytes_per_node,
-            profile.session_bytes_per_input,
-            profile.paging_bytes,
-            **of_target,
-        )
-
-    def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
-        """Return them for a process that trains with a graph.
-
-        While the graph is loaded, its constants are in memory beside code that is released behind it: that is the peak
-        of a process that trains little of a model. It may have products by panels to compare before. Without an
-        optimizer it is one for ONNX Runtime's own Module, whose imports take more than loading behind them.
-        """
-        runtime_bytes, import_bytes, has_store = self.runtime_bytes, self.import_bytes, bool(stored_bytes(graph))
-        if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
-            runtime_bytes += self.module_bytes
-            import_bytes += self.module_import_bytes
-        elif import_bytes:
-            import_bytes += sum(tensor.size_bytes for tensor in _constants(graph))
-            import_bytes += len(graph.nodes) * max(self.loading_bytes_per_node, self.session_bytes_per_node)
-            import_bytes += _OPENING_BYTES if has_store else 0
-        costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes)
-        if self.stored_session_bytes > self.session_bytes and has_store:
-            costs = replace(costs, session_bytes=self.stored_session_bytes)
-        compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
-        if not compared_bytes or not self.runtime_bytes:
-            return costs
-        importing_bytes = costs.runtime_bytes + _COMPARING_BYTES + compared_bytes
-        return replace(costs, import_bytes=max(costs.import_bytes, importing_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +179,7 @@ def process_memory(
     graph: TrainingGraph,
     costs: ProcessCosts,
     *,
-    nodes: int,
+    operators: Collection[str],
     region_bytes: int,
     pages: bool,
     evaluation: EvaluationMemory | None = None,
@@ -313,7 +189,7 @@ def process_memory(
     Args:
         graph: that was planned; what lives through its step is counted once.
         costs: of the process.
-        nodes: of the graph that runs.
+        operators: of each node that runs.
         region_bytes: what the transient values of the step take, packed.
         pages: whether the step pages.
         evaluation: what evaluating takes; None where there is no evaluation graph.
@@ -323,20 +199,20 @@ def process_memory(
         size_bytes, kind = tensor.size_bytes, LINES[tensor.role]
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
-    session_bytes = costs.session_bytes + _session_bytes(graph, costs, nodes)
+    session_bytes = costs.session_bytes + costs.graph_bytes(graph, operators)
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
     session_bytes += most_heap_bytes if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
     lines = (
         ProcessLine("runtime", costs.runtime_bytes, MEANS["runtime"], True),
-        ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
+        ProcessLine("session", session_bytes, f"{len(operators):,} nodes", True),
         *(ProcessLine(kind, sizes[kind], MEANS[kind], kind in _LOADED) for kind in sizes),
         ProcessLine("region", region_bytes, MEANS["region"], True),
         *evaluating,
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.import_bytes)
+    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.starting_bytes(graph, operators))
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
@@ -373,37 +249,23 @@ def evaluation_memory(
     training: TrainingGraph,
     costs: ProcessCosts,
     *,
-    nodes: int,
+    operators: Collection[str],
     region_bytes: int,
 ) -> EvaluationMemory:
     """Return what an evaluation graph takes in a process that trains with another one, which has large constants, too.
 
     The other arguments are those of `process_memory`.
     """
-    session_bytes = _session_bytes(graph, costs, nodes)
+    session_bytes = costs.graph_bytes(graph, operators)
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0
-    shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
-    for tensor in _constants(graph):
+    shared = {tensor for tensor in constants_of(training) if tensor.size_bytes >= SHARED_BYTES}
+    for tensor in constants_of(graph):
         copies = _CONSTANT_COPIES if costs.session_bytes and tensor.size_bytes < _MAPPED_BYTES else 1
         session_bytes += tensor.size_bytes * copies if tensor not in shared else 0
     if costs.session_bytes:
         session_bytes += _SINGLE_NODE_BYTES * sum(node.op_type in _SINGLE_NODES for node in graph.nodes)
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
     return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
-
-
-def _session_bytes(graph: TrainingGraph, costs: ProcessCosts, nodes: int) -> int:
-    """Return what a session takes for its graph: for so many nodes that run, and for its inputs and constants."""
-    size_bytes = nodes * costs.session_bytes_per_node + len(graph.inputs) * costs.session_bytes_per_input
-    if costs.session_bytes:
-        size_bytes += _PRODUCT_BYTES * sum(node.op_type in _PRODUCTS for node in graph.nodes)
-        size_bytes += _CONSTANT_BYTES * sum(1 for _ in _constants(graph))
-    return size_bytes
-
-
-def _constants(graph: TrainingGraph) -> Iterator[Tensor]:
-    inputs = set(graph.inputs)
-    return (tensor for name, tensor in graph.tensors.items() if tensor.resident and name not in inputs)
 
 
 def _evaluation_line(evaluation: EvaluationMemory) -> ProcessLine:

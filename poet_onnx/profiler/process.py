@@ -9,7 +9,7 @@ from pathlib import Path
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import ProcessMeasurement
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import read_settings
 from poet_onnx.rewriting.options import RewriteOptions

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.flops import storage_work
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.store_traffic import store_written_bytes
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InputError

@@ -10,7 +10,8 @@ from functools import partial
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.options import taking
 from poet_onnx.plan import PlanClass

@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.versions import Versions
 from poet_onnx.description.metadata import Updates
 from poet_onnx.gradients.train_graph import TrainGraph

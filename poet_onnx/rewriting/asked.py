@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.store_traffic import store_written_bytes
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import TrainingGraph

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import HOST, load_device
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.errors import PoetWarning
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Prediction
@@ -89,14 +90,13 @@ class RequestedBudget:
         if step_bytes is None:
             return None
         # A RAM budget below what is taken anyway leaves nothing: ask for one byte, to learn what would do.
-        return 1 if self._missing_import_bytes else max(1, step_bytes - baseline.aside_bytes)
+        return 1 if self._starts_above(baseline) else max(1, step_bytes - baseline.aside_bytes)
 
-    @property
-    def _missing_import_bytes(self) -> int:
-        """Return how much more than a RAM budget importing the runtime takes."""
+    def _starts_above(self, baseline: Baseline) -> bool:
+        """Return whether a process takes more than a RAM budget before it trains."""
         if self.bound_bytes is None or self.kind == "activation":
-            return 0
-        return max(0, self.process.costs.import_bytes - self.bound_bytes)
+            return False
+        return self.process.starting_bytes(baseline.graph) > self.bound_bytes
 
     def excess_bytes(self, memory: ProcessMemory) -> int:
         """Return by how much a process exceeds it; at most 0 where it keeps to it."""
@@ -152,7 +152,7 @@ class RequestedBudget:
         step_bytes = baseline.least_peak_bytes + aside_bytes
         if self.kind == "activation":
             return step_bytes
-        return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+        return max(self.process.starting_bytes(baseline.graph), step_bytes + self.process.fixed_bytes(baseline.graph))
 
     def terms(self, baseline: Baseline, works_bytes: int | None, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.
@@ -166,8 +166,9 @@ class RequestedBudget:
         if self.kind == "ram":
             fixed = self.process.fixed_bytes(baseline.graph)
             parts.append(f"{fixed:,} for the runtime, the session, parameters, what the optimizer keeps and the batch")
-            if self._missing_import_bytes:
-                parts.append(f"{self.process.costs.import_bytes:,} while the runtime is imported")
+            if self._starts_above(baseline):
+                starting_bytes = self.process.starting_bytes(baseline.graph)
+                parts.append(f"{starting_bytes:,} while the runtime is imported and the graph loaded")
         if baseline.aside_bytes:
             parts.append(f"{baseline.aside_bytes:,} set aside for what onnxruntime adds to its blocks on aarch64")
         estimated = estimated_workspace_nodes(baseline.graph, baseline.costs)

@@ -21,7 +21,7 @@ from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.description.forward import FORWARD_KEY
 from poet_onnx.description.metadata import EVALUATION_KEY, OUTPUTS_KEY, EvaluationDescription, handle_name
 from poet_onnx.errors import InfeasibleError, LimitReachedError

@@ -9,13 +9,8 @@ from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.process import (
-    EvaluationMemory,
-    ProcessCosts,
-    ProcessMemory,
-    evaluation_memory,
-    process_memory,
-)
+from poet_onnx.costing.process import EvaluationMemory, ProcessMemory, evaluation_memory, process_memory
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
@@ -25,6 +20,8 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.scheduling import SimulatedPlan
+
+_ARENA = "Arena"
 
 
 def versions_of(device: DeviceProfile, options: FitOptions | InspectOptions | RewriteOptions) -> Versions:
@@ -72,15 +69,21 @@ class TrainingProcess:
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known, unpacked."""
-        return self._memory(graph, len(graph.nodes), self._region_bytes(prediction.transient_peak_bytes))
+        return self._memory(graph, _operators(graph), self._region_bytes(prediction.transient_peak_bytes))
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
         """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
-        return self._memory(graph, len(graph.nodes), 0).training_bytes
+        return self._memory(graph, _operators(graph), 0).training_bytes
 
-    def _memory(self, graph: TrainingGraph, nodes: int, region_bytes: int, *, pages: bool = False) -> ProcessMemory:
+    def starting_bytes(self, graph: TrainingGraph) -> int:
+        """Return the most that a process takes before it trains with a graph whose nodes run once."""
+        return self.costs.starting_bytes(graph, _operators(graph))
+
+    def _memory(
+        self, graph: TrainingGraph, operators: Sequence[str], region_bytes: int, *, pages: bool = False
+    ) -> ProcessMemory:
         return process_memory(
-            graph, self.costs, nodes=nodes, region_bytes=region_bytes, pages=pages, evaluation=self.evaluation
+            graph, self.costs, operators=operators, region_bytes=region_bytes, pages=pages, evaluation=self.evaluation
         )
 
     def _region_bytes(self, step_bytes: int) -> int:
@@ -91,25 +94,26 @@ class TrainingProcess:
         """Return what carries out the steps of a plan."""
         region = plan_region(problem, steps, self.target)
         layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
-        nodes, region_bytes = 1 + len(loaded_nodes(layout)), self._region_bytes(region.region_bytes)
+        operators, region_bytes = _loaded_operators(layout), self._region_bytes(region.region_bytes)
         pages = any(step.action is Action.PAGE_OUT_START for step in steps)
-        return LaidOutPlan(layout, region, self._memory(problem.graph, nodes, region_bytes, pages=pages))
+        return LaidOutPlan(layout, region, self._memory(problem.graph, operators, region_bytes, pages=pages))
 
     def likely_peak_bytes(self, graph: TrainingGraph) -> Callable[[SimulatedPlan], int]:
         """Return what tells the peak of a process that carries out a plan, nearly, before the plan is laid out.
 
         Values would be packed without a gap, and what runs again would have a Gate each, and transfers none.
         """
-        costs, ordered = self.costs, self._memory(graph, len(graph.nodes), 0)
-        fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node
+        costs, ordered = self.costs, self._memory(graph, _operators(graph), 0)
+        by_name = {node.name: costs.node_bytes(node.op_type) for node in graph.nodes}
+        other_bytes = costs.node_bytes(_ARENA)
 
         def peak_bytes(plan: SimulatedPlan) -> int:
             extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
-            again = sum(step.action is Action.COMPUTE for step in extra)
-            training_bytes = fixed_bytes + self._region_bytes(plan.prediction.transient_peak_bytes)
-            training_bytes += (len(extra) + again) * costs.session_bytes_per_node
+            more_bytes = (1 + len(extra)) * other_bytes
+            more_bytes += sum(by_name[step.subject] for step in extra if step.action is Action.COMPUTE)
+            training_bytes = ordered.training_bytes + self._region_bytes(plan.prediction.transient_peak_bytes)
             training_bytes += costs.paging_bytes if plan.prediction.page_out_bytes else 0
-            return max(ordered.import_bytes, training_bytes)
+            return max(ordered.import_bytes, training_bytes) + more_bytes
 
         return peak_bytes
 
@@ -117,8 +121,8 @@ class TrainingProcess:
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], region: Region, training: TrainingGraph
     ) -> TrainingProcess:
         """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
-        nodes = 1 + len(loaded_nodes(layout))
-        memory = evaluation_memory(graph, training, self.costs, nodes=nodes, region_bytes=region.region_bytes)
+        operators = _loaded_operators(layout)
+        memory = evaluation_memory(graph, training, self.costs, operators=operators, region_bytes=region.region_bytes)
         return replace(self, evaluation=memory)
 
     def exporting(self, nodes: int, constants_bytes: int) -> TrainingProcess:
@@ -130,6 +134,15 @@ class TrainingProcess:
         """
         assert self.evaluation is not None
         return replace(self, evaluation=replace(self.evaluation, exported_nodes=nodes, exported_bytes=constants_bytes))
+
+
+def _operators(graph: TrainingGraph) -> list[str]:
+    return [node.op_type for node in graph.nodes]
+
+
+def _loaded_operators(layout: Sequence[LayoutNode]) -> list[str]:
+    """Return the operators of the nodes that a session loads: an Arena stands in front of those of a layout."""
+    return [_ARENA, *(node.op_type for node in loaded_nodes(layout))]
 
 
 def _is_extra(step: Step, before: Step) -> bool:

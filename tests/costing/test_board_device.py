@@ -20,7 +20,7 @@ from poet_onnx.costing.measured import (
     StorageMeasurement,
     StoreMeasurement,
 )
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.versions import Saved, Versions
 from poet_onnx.errors import InputError
 from poet_onnx.profiler.board import with_rates

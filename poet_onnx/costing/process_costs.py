@@ -1,0 +1,184 @@
+"""What a training process takes besides tensors: its runtime, and a session for each part of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.store_traffic import stored_bytes
+from poet_onnx.costing.versions import Versions
+from poet_onnx.graph import Role, Tensor, TrainingGraph
+from poet_onnx.graph.operators import Call
+from poet_onnx.graph.operators.panels import comparing_bytes
+
+_MORE_BYTES: Mapping[str, int] = {
+    operator: size_bytes
+    for size_bytes, operators in (
+        (6_500, ("MaxPool", "Resize")),
+        (6_000, ("AveragePool", "ConvTranspose")),
+        (5_500, ("Conv",)),
+        (5_000, ("LayerNormalization",)),
+        (4_000, ("Split", "SplitTraining")),
+        (3_500, ("AddLowRankGradient", "AttendGradient")),
+        (2_500, ("BatchNormalize", "BatchNormalizeGradient", "FusedMatMul", "LayerNormalizeGradient", "TopK")),
+        (2_500, ("AddLowRank", "ConcatTraining", "GatedActivateGradient", "VocabularyLossGradient")),
+        (2_200, ("Gemm",)),
+        (2_000, ("RmsNormalize",)),
+        (1_600, ("ArgMax", "Attend", "Einsum", "Exponentiate", "GatherGradient", "ScatterElements")),
+        (1_300, ("AddLowRankWeightGradient", "LinearQuantized", "LinearStoredBackwardAdam", "Rotate")),
+        (1_200, ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")),
+        (1_000, ("Concat", "ConstantOfShape", "GatedActivate", "HardSigmoid", "LinearStored")),
+        # A product besides holds an operator of the runtime.
+        (7_000, ("ConvDataGradient", "ConvWeightGradient")),
+    )
+    for operator in operators
+}
+"""What a session takes for a node of these operators, besides what it takes for those of most others: 900 bytes for the
+node and what it makes, and 2.5 to 3.2 KB for the kernel (scripts/benchmarks/memory/session_memory.py: 400 nodes more of
+each operator of 22 rewritten models, stock onnxruntime 1.31; onnxruntime-training 1.19.2 takes .6 KB more for each).
+With them, what a session of 100 to 3,500 nodes takes is known to .3 MB."""
+
+_CONSTANT_BYTES = 2_900
+"""Of a session for each of its constants, besides its numbers (least squares over sessions of 22 rewritten models). A
+net with a thousand (Swin V2) took 1.1 MiB more than was said without them."""
+
+_COMPARING_BYTES = 10_000_000
+"""Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
+onnxruntime 1.31, Python 3.11)."""
+
+_OPENING_BYTES = 200_000
+"""Opening a store while a net of few nodes is loaded: of some twenty processes one in three took up to .08 MB more than
+loading takes without (stock onnxruntime 1.31, Python 3.11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCosts:
+    """What a training process takes besides the step's own tensors.
+
+    Attributes:
+        runtime_bytes: Python, numpy and onnxruntime, imported, without pages of code.
+        import_bytes: at most while that is imported.
+        loading_bytes: at most until a graph is loaded, besides what the session takes for it (`graph_bytes`).
+        session_bytes: a session, whatever its graph.
+        session_bytes_per_node, session_bytes_per_input: a session for each node of its graph, with what it makes, if
+            its operator takes what most do; and for each input.
+        paging_bytes: a session that pages.
+        stored_session_bytes: a session at least, whose graph reads from a store on disk.
+        module_bytes, module_import_bytes: what comes on top in a process that trains with ONNX Runtime's own Module,
+            and while that is imported.
+    """
+
+    runtime_bytes: int = 0
+    import_bytes: int = 0
+    loading_bytes: int = 0
+    session_bytes: int = 0
+    session_bytes_per_node: int = 0
+    session_bytes_per_input: int = 0
+    paging_bytes: int = 0
+    stored_session_bytes: int = 0
+    module_bytes: int = 0
+    module_import_bytes: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        device: DeviceProfile,
+        measured: MeasuredCosts | None,
+        target: str,
+        *,
+        threads: int = 1,
+        versions: Versions | None = None,
+    ) -> ProcessCosts:
+        """Return what was measured on a machine, else what the device's profile says; nothing where neither does.
+
+        What was measured is a session with all in RAM. One that reads from a store takes no less than the profile says.
+
+        Args:
+            device: with the profile.
+            measured: on a machine, with its Python and so many threads, if it was.
+            target: runtime.
+            threads: inside an operator.
+            versions: of Python and onnxruntime in the process; None for those that take the most.
+        """
+        found = None if measured is None else measured.process
+        if found is not None:
+            known = cls.of(device, None, target, threads=threads, versions=versions)
+            loading_bytes = known.loading_bytes - known.import_bytes + found.import_bytes
+            costs = replace(known, **found.model_dump(), loading_bytes=loading_bytes)
+            return replace(costs, stored_session_bytes=known.session_bytes)
+        profile = device.process
+        if profile is None:
+            return cls()
+        saved = (versions or Versions()).saved
+        runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes or 0
+        loading_bytes, of_module = profile.loading_bytes or 0, {}
+        if target == "training" and profile.training_runtime_bytes is not None:
+            runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes or 0
+            loading_bytes = profile.training_loading_bytes or 0
+            of_module = {
+                "module_bytes": profile.module_bytes or 0,
+                "module_import_bytes": profile.module_import_bytes or 0,
+            }
+            saved = Versions().saved  # it has one Python
+        session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
+        imported_bytes = max(0, import_bytes - saved.runtime_bytes)
+        return cls(
+            runtime_bytes=max(0, runtime_bytes - saved.runtime_bytes),
+            import_bytes=imported_bytes,
+            loading_bytes=imported_bytes + loading_bytes if imported_bytes else 0,
+            session_bytes=max(0, session_bytes - saved.session_bytes),
+            session_bytes_per_node=profile.session_bytes_per_node,
+            session_bytes_per_input=profile.session_bytes_per_input,
+            paging_bytes=profile.paging_bytes,
+            **of_module,
+        )
+
+    def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
+        """Return them for a process that trains with a graph.
+
+        While the graph is loaded, its constants are in memory beside code that is released behind it: that is the peak
+        of a process that trains little of a model. It may have products by panels to compare before. Without an
+        optimizer it is one for ONNX Runtime's own Module, whose imports take more than loading behind them.
+        """
+        costs, has_store = self, bool(stored_bytes(graph))
+        if not any(tensor.role is Role.RATES for tensor in graph.tensors.values()):
+            runtime_bytes, import_bytes = self.runtime_bytes + self.module_bytes, self.import_bytes
+            import_bytes += self.module_import_bytes
+            costs = replace(self, runtime_bytes=runtime_bytes, import_bytes=import_bytes, loading_bytes=0)
+        elif self.loading_bytes:
+            more_bytes = sum(tensor.size_bytes for tensor in constants_of(graph)) + (_OPENING_BYTES if has_store else 0)
+            costs = replace(self, loading_bytes=self.loading_bytes + more_bytes)
+        if self.stored_session_bytes > self.session_bytes and has_store:
+            costs = replace(costs, session_bytes=self.stored_session_bytes)
+        compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
+        if not compared_bytes or not self.runtime_bytes:
+            return costs
+        comparing_peak_bytes = costs.runtime_bytes + _COMPARING_BYTES + compared_bytes
+        return replace(costs, import_bytes=max(costs.import_bytes, comparing_peak_bytes))
+
+    def node_bytes(self, operator: str) -> int:
+        """Return what a session takes for a node of an operator."""
+        return self.session_bytes_per_node + _MORE_BYTES.get(operator, 0) if self.session_bytes_per_node else 0
+
+    def graph_bytes(self, graph: TrainingGraph, operators: Iterable[str]) -> int:
+        """Return what a session takes for a graph: for its nodes, inputs and constants, besides their numbers.
+
+        Args:
+            graph: with the inputs and constants.
+            operators: of each node that runs, which are more than the graph's where a plan repeats some.
+        """
+        size_bytes = sum(map(self.node_bytes, operators)) + len(graph.inputs) * self.session_bytes_per_input
+        return size_bytes + (_CONSTANT_BYTES * sum(1 for _ in constants_of(graph)) if self.session_bytes else 0)
+
+    def starting_bytes(self, graph: TrainingGraph, operators: Iterable[str]) -> int:
+        """Return the most that a process takes before it trains with a graph; the arguments are as in `graph_bytes`."""
+        loaded_bytes = self.loading_bytes + self.graph_bytes(graph, operators) if self.loading_bytes else 0
+        return max(self.import_bytes, loaded_bytes)
+
+
+def constants_of(graph: TrainingGraph) -> Iterator[Tensor]:
+    """Yield the tensors of a graph that live through its step and are no inputs."""
+    inputs = set(graph.inputs)
+    return (tensor for name, tensor in graph.tensors.items() if tensor.resident and name not in inputs)
