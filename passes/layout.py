@@ -152,6 +152,7 @@ class _Layout:
         self._steps = steps
         self._marks = marks
         self._nodes = {node.name: node for node in graph.nodes}
+        self._places = {node.name: place for place, node in enumerate(graph.nodes)}
         self._producer = {name: node for node in graph.nodes for name in node.outputs if name}
         self._lives = versions_of(graph, steps)
         self._values = _Names(graph.tensors)
@@ -231,38 +232,49 @@ class _Layout:
 
     def _reference(self, name: str, versions: Mapping[str, Version]) -> str:
         """Return the name under which a tensor is read, placing the views that lead to it (L2)."""
-        if not name:
-            return ""
-        owner = self._graph.tensors[name].buffer_owner
-        producer = self._producer.get(name)
-        version = versions.get(owner) or self._newest.get(owner)
-        if producer is not None and producer.view:
-            self._place_view(producer, version, versions)
-        return name if version is None else self._name(name, version)
+        for view in self._missing_views(name, versions):
+            self._place_view(view, versions)
+        return self._read_name(name, versions)
 
-    def _place_view(self, view: Node, version: Version | None, versions: Mapping[str, Version]) -> None:
-        suffix = version.suffix if version is not None else ""
+    def _missing_views(self, name: str, versions: Mapping[str, Version]) -> list[Node]:
+        """Return the views that lead to a tensor and are not placed for its version, first ones first."""
+        missing: dict[str, Node] = {}
+        names = [name]
+        for each in names:
+            view = self._producer.get(each)
+            if view is None or not view.view or view.name in missing:
+                continue
+            if self._suffix(each, versions) not in self._views.get(view.name, {}):
+                missing[view.name] = view
+                names += view.inputs
+        return sorted(missing.values(), key=lambda view: self._places[view.name])
+
+    def _place_view(self, view: Node, versions: Mapping[str, Version]) -> None:
+        suffix = self._suffix(next(filter(None, view.outputs)), versions)
         done = self._views.setdefault(view.name, {})
-        if suffix in done:
-            return
-        inputs = tuple(self._reference(name, versions) for name in view.inputs)
         copies = sum(1 for placed in done if placed)
         done[suffix] = copies + 1
+        inputs = tuple(self._read_name(name, versions) for name in view.inputs)
         name = self._node_names.of(view.name, f"/view_{copies + 1}" if suffix else "")
         outputs = tuple(self._values.of(output, suffix) for output in view.outputs)
         self._placed.append(
             LayoutNode(name, view.op_type, view.domain, inputs, outputs, view.outputs, source=view.name)
         )
 
+    def _read_name(self, name: str, versions: Mapping[str, Version]) -> str:
+        return self._values.of(name, self._suffix(name, versions)) if name else ""
+
+    def _suffix(self, name: str, versions: Mapping[str, Version]) -> str:
+        """Return how the names of a tensor's version end: of one that a node reads, else of the newest."""
+        owner = self._graph.tensors[name].buffer_owner
+        version = versions.get(owner) or self._newest.get(owner)
+        return "" if version is None else version.suffix
+
     def _output_views(self) -> None:
         """Place the views that are graph outputs and that nobody read before (L2, V4)."""
+        originals = {version.value: version for version in self._lives.versions if not version.suffix}
         for name in self._graph.outputs:
-            producer = self._producer.get(name)
-            if producer is None or not producer.view:
-                continue
-            owner = self._graph.tensors[name].buffer_owner
-            originals = {version.value: version for version in self._lives.versions if not version.suffix}
-            self._place_view(producer, originals.get(owner), originals)
+            self._reference(name, originals)
 
     def _gate_input(self, index: int, step: Step, node: Node, inputs: list[str]) -> None:
         """Send one input of a recomputed node through a Gate (L4, L5)."""

@@ -328,9 +328,17 @@ def reads_shape_alone(node: ir.Node, index: int) -> bool:
 
     A ConvGrad that computes no data gradient takes the shape of the weight alone, and so does one of a weight's parts.
     """
-    if node.domain == MICROSOFT_DOMAIN and node.op_type == "ConvGrad" and index == 2:
-        data = node.outputs[0]
-        return not data.name or not (data.uses() or data.is_graph_output())
-    if node.op_type == "Slice" and index == 0 and not node.outputs[0].is_graph_output():
-        return all(reads_shape_alone(reader, place) for reader, place in node.outputs[0].uses())
-    return False
+    reads = [(node, index)]
+    for reader, place in reads:
+        if reader.op_type == "Slice" and place == 0 and not reader.outputs[0].is_graph_output():
+            reads += reader.outputs[0].uses()
+        elif not _reads_filter_shape(reader, place):
+            return False
+    return True
+
+
+def _reads_filter_shape(node: ir.Node, index: int) -> bool:
+    if node.domain != MICROSOFT_DOMAIN or node.op_type != "ConvGrad" or index != 2:
+        return False
+    data = node.outputs[0]
+    return not data.name or not (data.uses() or data.is_graph_output())
