@@ -12,7 +12,7 @@ Two nodes: a makes k of 8 bytes, b reads it; a node between them exceeds the bud
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -172,16 +172,36 @@ class _Rows:
 
     def _rerun(self, value: int, size_bytes: int) -> float:
         """Return the least joules of making a value again where nothing as large was kept to make it from."""
+        prices: dict[int, float] = {}
+        waiting = [value]
+        while waiting:
+            made = waiting[-1]
+            parts = self._parts_not_kept(made, size_bytes)
+            unknown = [part for part in parts if part not in prices]
+            waiting += unknown
+            if not unknown:
+                prices[made] = self._rerun_from(made, {part: prices[part] for part in parts})
+                waiting.pop()
+        return prices[value]
+
+    def _parts_not_kept(self, value: int, size_bytes: int) -> list[int]:
+        """Return what a value is made of that nobody keeps instead of it.
+
+        Who keeps this all the time saves no room: it is as large, and nothing else reads it.
+        """
+        liveness, maker = self.liveness, int(self.liveness.maker[value])
+        return [
+            read
+            for read in (liveness.reads[maker] if liveness.rerun[maker] < math.inf else ())
+            if len(liveness.readers[read]) == 1 and not liveness.kept[read] and liveness.sizes[read] >= size_bytes
+        ]
+
+    def _rerun_from(self, value: int, parts: Mapping[int, float]) -> float:
+        """Return the joules of making a value again, of parts that take so many to be made again or are paged in."""
         maker = int(self.liveness.maker[value])
         price = float(self.liveness.rerun[maker])
-        for read in self.liveness.reads[maker] if price < math.inf else ():
-            # Who keeps this instead, all the time, saves no room: it is as large, and nothing else reads it.
-            if (
-                len(self.liveness.readers[read]) == 1
-                and not self.liveness.kept[read]
-                and self.liveness.sizes[read] >= size_bytes
-            ):
-                price += min(float(self.liveness.page_in[read]), self._rerun(read, size_bytes))
+        for part, joules in parts.items():
+            price += min(float(self.liveness.page_in[part]), joules)
         together = sum(1 for made in self.liveness.writes[maker] if self.liveness.sizes[made] >= self.least_bytes)
         return price / max(1, together)
 

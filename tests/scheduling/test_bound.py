@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from random_graphs import random_dag
 from real_problems import real_problem
+from small_graphs import small_graph
 
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import bound, memory_aware_order
@@ -63,3 +65,15 @@ def test_few_rows_are_left_of_a_real_model(model_path: Callable[..., Path], monk
 )
 def test_what_a_row_implies(row: tuple[int, dict[int, int]], other: tuple[int, dict[int, int]], expected: bool) -> None:
     assert _implies(row, other) is expected
+
+
+def test_a_long_chain_of_reruns_has_a_price() -> None:
+    """A value is made of 2,000 others, each of which the next one alone reads; a transfer costs more than all runs."""
+    links = [(f"n{number}*", f"v{number - 1}" if number else "x", {f"v{number}": 64}) for number in range(2000)]
+    graph = small_graph([*links, ("large", "x", {"l": 640}), ("last", "v1999 l", {"y": 64})], outputs=("y",))
+    moves = dict.fromkeys(graph.tensors, TransferCost(5000.0, 5000.0))
+    nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
+    liveness = Liveness(ScheduleProblem(graph, CostTable("unit", nodes, moves, moves, asynchronous=True)))
+    profile = liveness.in_order([node.name for node in graph.nodes])
+    interval = int((profile.intervals.value == liveness.values.index("v1999")).argmax())
+    assert _Rows(profile, 64).prices_of(interval) == (5000.0, 2000.0)
