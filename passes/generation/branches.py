@@ -61,16 +61,26 @@ def _truth(value: ir.Value | None, mask: str, tokens: int) -> bool | None:
 
 def _number(value: ir.Value | None, mask: str, tokens: int) -> float | None:
     """Return a constant of one number, or the length of a sequence."""
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    if tensor is not None:
-        return float(tensor.numpy().ravel()[0]) if tensor.size == 1 else None
-    node = value.producer() if value is not None else None
-    if node is None or node.domain not in ONNX_DOMAINS:
-        return None
-    if node.op_type in _SAME:
-        return _number(node.inputs[0], mask, tokens)
-    shape = node.inputs[0].producer() if node.op_type == "Gather" and node.inputs[0] is not None else None
+    value = _origin(value)
+    constant = _constant(value)
+    node = value.producer() if constant is None and value is not None else None
+    if node is None or node.op_type != "Gather" or node.domain not in ONNX_DOMAINS:
+        return constant
+    shape = node.inputs[0].producer() if node.inputs[0] is not None else None
     if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None or shape.inputs[0].name != mask:
         return None
-    place = _number(node.inputs[1], mask, tokens)
-    return float(tokens) if place in (1, -1) else None
+    return float(tokens) if _constant(_origin(node.inputs[1])) in (1, -1) else None
+
+
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    """Return what a single number is made of by nodes that keep it."""
+    node = value.producer() if value is not None else None
+    while node is not None and node.op_type in _SAME and node.domain in ONNX_DOMAINS:
+        value = node.inputs[0]
+        node = value.producer() if value is not None else None
+    return value
+
+
+def _constant(value: ir.Value | None) -> float | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return float(tensor.numpy().ravel()[0]) if tensor is not None and tensor.size == 1 else None

@@ -111,17 +111,19 @@ class Expansion(Replacement):
 
 def columns_of(value: ir.Value | None) -> int | None:
     """Return how many numbers the rows of a value have, by what the file says of it or of what makes it."""
-    if value is None:
-        return None
-    last = value.shape[-1] if value.shape is not None and len(value.shape) else None
-    if isinstance(last, int):
-        return last
-    maker = value.producer()
-    if maker is None:
-        return None
-    if maker.op_type == "MatMulNBits" and maker.domain == MICROSOFT_DOMAIN:
-        return maker.attributes.get_int("N", 0) or None
-    if maker.op_type in ("MatMul", "Add") and maker.domain in ONNX_DOMAINS:
-        known = [columns_of(each) for each in maker.inputs[1 if maker.op_type == "MatMul" else 0 :]]
-        return next((number for number in known if number is not None), None)
+    seen = {value}
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        maker = each.producer() if each is not None else None
+        last = each.shape[-1] if each is not None and each.shape is not None and len(each.shape) else None
+        if isinstance(last, int):
+            return last
+        if maker is not None and maker.op_type == "MatMulNBits" and maker.domain == MICROSOFT_DOMAIN:
+            if columns := maker.attributes.get_int("N", 0):
+                return columns
+        elif maker is not None and maker.op_type in ("MatMul", "Add") and maker.domain in ONNX_DOMAINS:
+            sources = maker.inputs[1 if maker.op_type == "MatMul" else 0 :]
+            waiting += [source for source in reversed(sources) if source not in seen]
+            seen.update(sources)
     return None

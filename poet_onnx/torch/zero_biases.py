@@ -26,6 +26,7 @@ def drop_zero_biases(model: ir.Model) -> None:
 def _is_zero(value: ir.Value | None) -> bool:
     """Return whether a value is a constant zero that was expanded; a parameter is none, whatever its number."""
     node = None if value is None else value.producer()
-    if node is not None and is_op(node, *_REPEATING):
-        return _is_zero(node.inputs[0])
+    while node is not None and is_op(node, *_REPEATING):
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
     return is_op(node, "Constant") and is_number(value, 0.0)

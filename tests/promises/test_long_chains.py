@@ -9,6 +9,10 @@ from deep import sampled
 from forward_models import parse, random
 
 import poet_onnx
+from poet_onnx.gradients.forward.random_masks import masks_as_dropout
+from poet_onnx.passes.generation.branches import choose_branches
+from poet_onnx.passes.generation.expansion import columns_of
+from poet_onnx.torch.zero_biases import drop_zero_biases
 
 CONSTANTS = {
     "rows": np.array([64, 4], np.int64),
@@ -47,3 +51,62 @@ def test_a_long_chain_of_slices_keeps_its_bits() -> None:
     result = poet_onnx.rewrite(made.training, target="stock", device="a72", activation_budget="100%")
     report = poet_onnx.verify(made.training, result.model)
     assert report.passed, report.problems
+
+
+def repeated(node: str, first: str, count: int = 2000) -> tuple[str, str]:
+    """Return nodes in a row, each of which reads the one before (OLD), and what the last one makes."""
+    lines = [f"r{number} = {node.replace('OLD', f'r{number - 1}' if number else first)}" for number in range(count)]
+    return "\n".join(lines), f"r{count - 1}"
+
+
+def test_a_root_of_a_sum_that_is_scaled_many_times_has_its_gradient() -> None:
+    nodes, last = repeated("Mul(OLD, factor)", "sum")
+    text = f"""h = MatMul(x, w) square = Mul(h, h) sum = ReduceSum(square) factor = Constant <value_float = 1.001> ()
+        {nodes} root = Sqrt({last}) y = Mul(x, root)"""
+    model = parse(f"g (float[64, 4] x) => (float[64, 4] y) {{ {text} }}", {"w": random(4, 4)})
+    made = poet_onnx.train_graph(model, loss="mse").training
+    assert "Equal" in {node.op_type for node in made.graph}  # the gradient is 0 where the sum is
+
+
+def test_a_mask_whose_probability_is_cast_many_times_is_a_dropout() -> None:
+    nodes, last = repeated("Cast <to = 1> (OLD)", "kept")
+    text = f"""kept = Constant <value_float = 0.9> () {nodes} drawn = RandomUniform <shape = [4]> ()
+        is_less = Less(drawn, {last}) mask = Cast <to = 1> (is_less) y = Mul(x, mask)"""
+    model = parse(f"g (float[4] x) => (float[4] y) {{ {text} }}", {})
+    assert masks_as_dropout(model)
+
+
+def test_a_mask_of_the_type_of_what_was_copied_many_times_is_a_dropout() -> None:
+    nodes, last = repeated("Identity(OLD)", "x")
+    text = f"""kept = Constant <value_float = 0.9> () {nodes} drawn = RandomUniform <shape = [4]> ()
+        is_less = Less(drawn, kept) mask = CastLike(is_less, {last}) y = Mul(x, mask)"""
+    model = parse(f"g (float[4] x) => (float[4] y) {{ {text} }}", {})
+    assert masks_as_dropout(model)
+
+
+def test_a_length_that_is_copied_many_times_chooses_a_branch() -> None:
+    nodes, last = repeated("Identity(OLD)", "length")
+    text = f"""sizes = Shape(mask) one = Constant <value_int = 1> () length = Gather(sizes, one) {nodes}
+        limit = Constant <value_int = 100> () is_long = Greater({last}, limit)
+        y = If (is_long) <then_branch = t () => (float[1] a) {{ a = Constant <value_floats = [1.0]> () }},
+            else_branch = e () => (float[1] b) {{ b = Constant <value_floats = [2.0]> () }}>"""
+    model = parse(f"g (int64[1, T] mask) => (float[1] y) {{ {text} }}", {})
+    choose_branches(model.graph, "mask", 64)
+    assert "If" not in {node.op_type for node in model.graph}
+
+
+def test_rows_behind_many_sums_have_a_width() -> None:
+    nodes, last = repeated("Add(OLD, OLD)", "h")
+    model = parse(
+        f"g (float[A, B] x) => (float[A, B] y) {{ h = MatMul(x, w) {nodes} y = Relu({last}) }}", {"w": random(4, 6)}
+    )
+    found = next(value for node in model.graph for value in node.outputs if value.name == last)
+    assert columns_of(found) == 6
+
+
+def test_a_bias_of_a_zero_that_is_cast_many_times_is_dropped() -> None:
+    nodes, last = repeated("Cast <to = 1> (OLD)", "zero")
+    text = f"zero = Constant <value_float = 0.0> () {nodes} y = Conv(x, w, {last})"
+    model = parse(f"g (float[1, 1, 4, 4] x) => (float[1, 1, 4, 4] y) {{ {text} }}", {"w": random(1, 1, 1, 1)})
+    drop_zero_biases(model)
+    assert [node.op_type for node in model.graph] == ["Conv"]

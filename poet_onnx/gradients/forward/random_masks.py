@@ -27,6 +27,8 @@ from poet_onnx.passes.node_builder import let_stand_for
 UNIFORM = ("RandomUniform", "RandomUniformLike")
 
 _CASTS = ("Cast", "CastLike")
+_TYPE_SOURCES = {"CastLike": 1, "Identity": 0, "Expand": 0}
+"""Which input the numbers of an operator's output have the type of."""
 
 
 def masks_as_dropout(model: ir.Model) -> bool:
@@ -120,10 +122,13 @@ def _uniform(value: ir.Value | None) -> ir.Node:
 
 def _origin(value: ir.Value | None) -> ir.Value:
     """Return what a value is but for its type."""
+    node = value.producer() if value is not None else None
+    while node is not None and is_op(node, "Identity", *_CASTS):
+        value = node.inputs[0]
+        node = value.producer() if value is not None else None
     require(value is not None)
     assert value is not None
-    node = value.producer()
-    return _origin(node.inputs[0]) if is_op(node, "Identity", *_CASTS) and node is not None else value
+    return value
 
 
 def _probability(value: ir.Value | None) -> float:
@@ -144,10 +149,10 @@ def _makes_floats(cast: ir.Node) -> bool:
 
 def _type(value: ir.Value | None) -> ir.DataType | None:
     """Return the type of a value's numbers; exporters leave out those of some values."""
-    node = None if value is None else value.producer()
-    if value is None or value.dtype is not None or node is None:
-        return None if value is None else value.dtype
-    if is_op(node, "Cast"):
-        return ir.DataType(node.attributes["to"].as_int())
-    source = {"CastLike": 1, "Identity": 0, "Expand": 0}.get(node.op_type)
-    return None if source is None else _type(node.inputs[source])
+    while value is not None and value.dtype is None:
+        node = value.producer()
+        if node is not None and is_op(node, "Cast"):
+            return ir.DataType(node.attributes["to"].as_int())
+        source = _TYPE_SOURCES.get(node.op_type) if node is not None else None
+        value = node.inputs[source] if node is not None and source is not None else None
+    return None if value is None else value.dtype

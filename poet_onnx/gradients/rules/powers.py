@@ -61,14 +61,13 @@ def power(builder: GradientBuilder) -> None:
 def _is_sum_of_powers(value: ir.Value) -> bool:
     """Return whether a value is a sum or mean of squares or other powers, or a product of such, scaled or not."""
     node = value.producer()
+    while node is not None and is_op(node, *_SCALES):
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if is_op(node, "ReduceSum", "ReduceMean") and node is not None:
         power = node.inputs[0].producer() if node.inputs[0] is not None else None
         is_square = is_op(power, "Mul") and power is not None and power.inputs[0] is power.inputs[1]
         return is_square or is_op(power, "Pow", "Abs")
-    if is_op(node, "ReduceSumSquare"):
-        return True
-    scaled = node.inputs[0] if node is not None and is_op(node, *_SCALES) else None
-    return scaled is not None and _is_sum_of_powers(scaled)
+    return is_op(node, "ReduceSumSquare")
 
 
 def _still_at_zero(builder: GradientBuilder, slope: ir.Value) -> ir.Value:
