@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class PoetError(Exception):
@@ -63,3 +67,11 @@ def listed(names: Iterable[str], most: int) -> str:
 def quoted(names: Iterable[str | None], most: int = 4) -> str:
     """Return names in quotes, likewise: "'a', 'b' and 3 more"."""
     return listed((f"'{name}'" for name in names), most)
+
+
+def shown(value: object) -> str:
+    """Return a value that was given in few letters of one line, however long it is."""
+    try:
+        return " ".join(_SHORT.repr(value).split())
+    except ValueError:  # of Python's, which takes no such number for text
+        return "a whole number of too many digits"

@@ -24,7 +24,6 @@ import math
 import operator
 import os
 import re
-import reprlib
 import types
 import unicodedata
 from collections import abc
@@ -35,7 +34,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Concatenate, ParamSpec, SupportsIndex, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as _hints
 
-from poet_onnx.errors import InputError, PoetError
+from poet_onnx.errors import InputError, PoetError, shown
 from poet_onnx.quantities import is_number, is_whole
 
 _Given = ParamSpec("_Given")
@@ -102,7 +101,8 @@ class Says:
             return self.permits(tuple(value.values()))
         if isinstance(value, str):
             return not self.choices or value in self.choices
-        return not is_number(value) or (self.least <= value and self.above < value < self.below)  # type: ignore[operator]
+        is_bounded = is_whole(value) or is_number(value)
+        return not is_bounded or (self.least <= value and self.above < value < self.below)  # type: ignore[operator]
 
     def wanted(self, kind: Any) -> str:
         """Return what may be given, in words."""
@@ -189,7 +189,7 @@ class Option:
         found = _read(value, hints[self.name])
         if found is _NOTHING or not self.says.permits(found):
             raise InputError(
-                f"The option {self.name} cannot be {_shown(value)}: give {self.says.wanted(hints[self.name])}."
+                f"The option {self.name} cannot be {shown(value)}: give {self.says.wanted(hints[self.name])}."
             )
         return found
 
@@ -313,7 +313,7 @@ def _plain(value: Any, kind: type) -> Any:
             return int(value) if is_whole(value) else _NOTHING
         if kind is float:
             return float(value) if is_number(value) else _NOTHING
-    except (TypeError, OverflowError):
+    except TypeError:
         return _NOTHING
     return value if isinstance(value, kind) and _is_one_line(value) else _NOTHING
 
@@ -341,11 +341,3 @@ def _kinds_in_words(kind: Any) -> Iterator[str]:
         yield f"a mapping of {_in_words(inner[0])} to {_in_words(inner[1])}"
     else:
         yield _NAMES.get(origin or kind, f"a {getattr(kind, '__name__', kind)}")
-
-
-def _shown(value: object) -> str:
-    """Return a value in few letters of one line."""
-    try:
-        return " ".join(reprlib.repr(value).split())
-    except ValueError:  # an integer with too many digits
-        return f"such a {type(value).__name__}"

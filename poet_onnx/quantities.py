@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import SupportsIndex
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*")
 _BYTE_UNITS = {"": 1, "b": 1} | {
@@ -32,8 +31,14 @@ _MOST_STEPS = 1e12
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number, of Python or numpy; true and false are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Return whether a value is a real number that a float can hold, of Python or numpy; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # of a whole number
+        return False
+    return True
 
 
 def is_whole(value: object) -> bool:
@@ -48,7 +53,7 @@ def check_whole(value: object, name: str, least: int) -> None:
         InputError: if it is not.
     """
     if not is_whole(value) or value < least:  # type: ignore[operator]
-        raise InputError(f"A {name} cannot be {value!r}: give a whole number of {least} or more.")
+        raise InputError(f"A {name} cannot be {shown(value)}: give a whole number of {least} or more.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +102,14 @@ def parse_budget(value: SupportsIndex | str, *, name: str, share_of: str | None 
     number, unit = _split(value, name, "bytes such as 256MiB" + (" or a percentage such as 75%" if share_of else ""))
     if unit == "%":
         if share_of is None:
-            raise InputError(f"{name} {value!r} cannot be a percentage; give bytes, such as 256MiB.")
-        _check_range(number / 100, _MOST_SHARE, f"{name} {value!r}", f"above 0% and at most {_MOST_SHARE:.0%}")
+            raise InputError(f"{name} {shown(value)} cannot be a percentage; give bytes, such as 256MiB.")
+        _check_range(number / 100, _MOST_SHARE, f"{name} {shown(value)}", f"above 0% and at most {_MOST_SHARE:.0%}")
         return Budget(share=number / 100)
     factor = _BYTE_UNITS.get(unit.lower())
     if factor is None:
-        raise InputError(f"{name} {value!r} has the unknown unit {unit!r}; use B, kB, MB, GB, KiB, MiB or GiB.")
+        raise InputError(f"{name} {shown(value)} has the unknown unit {unit!r}; use B, kB, MB, GB, KiB, MiB or GiB.")
     wanted = "at least 1 byte and at most 1 PiB" + (", or a percentage such as 75%" if share_of else "")
-    _check_range(number * factor, _MOST_BYTES, f"{name} {value!r}", wanted, least=1)
+    _check_range(number * factor, _MOST_BYTES, f"{name} {shown(value)}", wanted, least=1)
     return Budget(int(number * factor), doubt="" if unit else _doubt(int(number), name, share_of))
 
 
@@ -133,16 +138,18 @@ def parse_deadline(value: float | str, *, name: str) -> Deadline:
     if isinstance(value, str):
         number, unit = _split(value, name, "a time such as 250ms or 0.25s, or a factor such as 1.3x")
     elif not is_number(value):
-        raise InputError(f"{name} {value!r} is no time; give seconds, or text such as 250ms or 1.3x.")
+        raise InputError(f"{name} {shown(value)} is no time; give seconds, or text such as 250ms or 1.3x.")
     else:
         number, unit = float(value), "s"
     if unit.lower() == "x":
-        _check_range(number, _MOST_FACTOR, f"{name} {value!r}", f"above 0x and at most {_MOST_FACTOR:.0f}x")
+        _check_range(number, _MOST_FACTOR, f"{name} {shown(value)}", f"above 0x and at most {_MOST_FACTOR:.0f}x")
         return Deadline(factor=number)
     factor = _TIME_UNITS.get(unit.lower())
     if factor is None:
-        raise InputError(f"{name} {value!r} has the unknown unit {unit!r}; use us, ms, s, min or x.")
-    _check_range(number * factor, _MOST_SECONDS, f"{name} {value!r}", f"above 0 s and at most {_MOST_SECONDS:.0f} s")
+        raise InputError(f"{name} {shown(value)} has the unknown unit {unit!r}; use us, ms, s, min or x.")
+    _check_range(
+        number * factor, _MOST_SECONDS, f"{name} {shown(value)}", f"above 0 s and at most {_MOST_SECONDS:.0f} s"
+    )
     return Deadline(seconds=number * factor)
 
 
@@ -153,32 +160,36 @@ def parse_lifetime(value: SupportsIndex | str, *, name: str) -> int:
         InputError: if it is no such number, not positive, or absurdly large.
     """
     wanted = "a whole number of steps, such as 100000steps"
-    number, unit = _split(value if isinstance(value, str) else str(value), name, wanted)
+    number, unit = _split(value if isinstance(value, str) else shown(value), name, wanted)
     if unit.lower() not in ("", "step", "steps") or not number.is_integer():
-        raise InputError(f"{name} {value!r} is not understood; give {wanted}.")
-    _check_range(number, _MOST_STEPS, f"{name} {value!r}", f"at least 1 step and at most {_MOST_STEPS:.0e}", least=1)
+        raise InputError(f"{name} {shown(value)} is not understood; give {wanted}.")
+    _check_range(
+        number, _MOST_STEPS, f"{name} {shown(value)}", f"at least 1 step and at most {_MOST_STEPS:.0e}", least=1
+    )
     return int(number)
 
 
 def _split(text: str, name: str, wanted: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise InputError(f"{name} {text!r} is not understood; give {wanted}.")
+        raise InputError(f"{name} {shown(text)} is not understood; give {wanted}.")
     return float(match[1]), match[2]
 
 
 def _whole_bytes(value: SupportsIndex, name: str) -> int:
     if isinstance(value, bool):
-        raise InputError(f"{name} {value!r} is no number of bytes; give one, or text such as 256MiB.")
+        raise InputError(f"{name} {shown(value)} is no number of bytes; give one, or text such as 256MiB.")
     try:
         size_bytes = operator.index(value)
     except TypeError as error:
-        raise InputError(f"{name} {value!r} is no whole number of bytes; give one, or text such as 256MiB.") from error
-    _check_range(size_bytes, _MOST_BYTES, f"{name} {value!r}", "at least 1 byte and at most 1 PiB", least=1)
+        raise InputError(
+            f"{name} {shown(value)} is no whole number of bytes; give one, or text such as 256MiB."
+        ) from error
+    _check_range(size_bytes, _MOST_BYTES, f"{name} {shown(value)}", "at least 1 byte and at most 1 PiB", least=1)
     return size_bytes
 
 
 def _check_range(number: float, most: float, what: str, wanted: str, least: float | None = None) -> None:
-    low = number <= 0 if least is None else number < least
-    if math.isnan(number) or low or number > most:
+    is_enough = number > 0 if least is None else number >= least
+    if not (is_enough and number <= most):  # as where it is not a number
         raise InputError(f"{what} is out of range: it must be {wanted}.")

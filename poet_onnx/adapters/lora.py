@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from poet_onnx.adapters.patterns import pattern_for, why_no_pattern
 from poet_onnx.adapters.shared import Shared
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import is_number, is_whole
 
 Array = npt.NDArray[np.generic]
@@ -80,18 +80,20 @@ class Lora:
             raise InputError("Adapters need targets, such as targets='*proj.weight': patterns of names of weights.")
         for rank in (self.rank, *self.rank_pattern.values()):
             if not is_whole(rank) or not 1 <= rank < MOST_RANK:
-                raise InputError(f"The rank of adapters cannot be {rank}: give a whole number of at least 1.")
+                raise InputError(f"The rank of adapters cannot be {shown(rank)}: give a whole number of at least 1.")
         for alpha in (self.alpha, *self.alpha_pattern.values()):
             if not is_number(alpha) or not 0 < alpha < math.inf:
-                raise InputError(f"The alpha of adapters cannot be {alpha}: give a number above 0.")
+                raise InputError(f"The alpha of adapters cannot be {shown(alpha)}: give a number above 0.")
         for pattern in (*self.rank_pattern, *self.alpha_pattern):
             problem = why_no_pattern(pattern)
             if problem:
                 raise InputError(f"Modules cannot be named by the pattern '{pattern}': {problem}.")
         if not is_number(self.dropout) or not 0 <= np.float32(self.dropout) < 1:
-            raise InputError(f"The dropout of adapters cannot be {self.dropout}: give at least 0 and less than 1.")
+            raise InputError(
+                f"The dropout of adapters cannot be {shown(self.dropout)}: give at least 0 and less than 1."
+            )
         if not is_whole(self.seed) or not 0 <= self.seed < 2**32:
-            raise InputError(f"The seed of adapters cannot be {self.seed}: give at least 0 and less than 2**32.")
+            raise InputError(f"The seed of adapters cannot be {shown(self.seed)}: give at least 0 and less than 2**32.")
         for name, kind in (("rank", int), ("alpha", float), ("dropout", float), ("seed", int)):
             object.__setattr__(self, name, kind(getattr(self, name)))  # files know no numbers of numpy
         for name, kind in (("rank_pattern", int), ("alpha_pattern", float)):

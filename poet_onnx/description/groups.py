@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from poet_onnx.description.optimizers import Optimizer, as_number
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 
 VECTORS = "vectors"
 """In place of a pattern: every parameter of one dimension at most, such as a bias or the scale of a norm."""
@@ -44,7 +44,8 @@ class ParameterGroup:
         patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
         if not patterns or not all(isinstance(each, str) and each for each in patterns):
             raise InputError(
-                f"A group of parameters cannot be {given!r}: give patterns of names, such as '*.bias', or '{VECTORS}'."
+                f"A group of parameters cannot be {shown(given)}: give patterns of names, such as '*.bias', or "
+                f"'{VECTORS}'."
             )
         object.__setattr__(self, "parameters", patterns)
         for name in ("weight_decay", "lr_scale"):
@@ -53,7 +54,7 @@ class ParameterGroup:
             if value is None and name == "weight_decay":
                 continue
             if number is None or number < 0:
-                raise InputError(f"The {name} of {self} cannot be {value!r}: give a number of 0 or more.")
+                raise InputError(f"The {name} of {self} cannot be {shown(value)}: give a number of 0 or more.")
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
@@ -102,11 +103,11 @@ def as_groups(given: Iterable[ParameterGroup | str]) -> tuple[ParameterGroup, ..
         InputError: if one is none.
     """
     if not isinstance(given, Iterable) or isinstance(given, str):
-        raise InputError(f"Groups of parameters cannot be {given!r}: give a list of ParameterGroup.")
+        raise InputError(f"Groups of parameters cannot be {shown(given)}: give a list of ParameterGroup.")
     groups = tuple(ParameterGroup.parse(each) if isinstance(each, str) else each for each in given)
     for each in groups:
         if not isinstance(each, ParameterGroup):
-            raise InputError(f"A group of parameters cannot be {each!r}: give a ParameterGroup.")
+            raise InputError(f"A group of parameters cannot be {shown(each)}: give a ParameterGroup.")
     return groups
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from poet_onnx.description.groups import ParameterGroup, as_groups, from_values
 from poet_onnx.description.optimizers import KINDS, Optimizer
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import MOST_THREADS, is_whole
 
 Array = npt.NDArray[np.generic]
@@ -114,7 +114,7 @@ def as_batches(value: object) -> int:
         InputError: if it is none.
     """
     if not is_whole(value) or not 1 <= value < _MOST_BATCHES:  # type: ignore[operator]
-        raise InputError(f"Gradients of {value!r} batches make no update: give a whole number of 1 or more.")
+        raise InputError(f"Gradients of {shown(value)} batches make no update: give a whole number of 1 or more.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -139,11 +139,12 @@ class Updates:
 
     def __post_init__(self) -> None:
         if self.optimizer not in KINDS:
-            raise InputError(f"There is no optimizer {self.optimizer!r}: use one of {', '.join(KINDS)}.")
+            raise InputError(f"There is no optimizer {shown(self.optimizer)}: use one of {', '.join(KINDS)}.")
         object.__setattr__(self, "accumulation_steps", as_batches(self.accumulation_steps))
         if not isinstance(self.clip_norm, (bool, np.bool_)):
             raise InputError(
-                f"clip_norm of a step is {self.clip_norm!r}, but must be True or False: the bound is the session's own."
+                f"clip_norm of a step is {shown(self.clip_norm)}, but must be True or False: the bound is the "
+                "session's own."
             )
         object.__setattr__(self, "clip_norm", bool(self.clip_norm))
         object.__setattr__(self, "groups", as_groups(self.groups))

@@ -32,7 +32,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import is_number
 
 Rates = npt.NDArray[np.float32]
@@ -257,7 +257,7 @@ def as_norm(value: object) -> float:
     norm = as_number(value)
     if norm is None or not np.float32(norm) > 0:
         raise InputError(
-            f"Gradients cannot be clipped to a norm of {value!r}: give a number above 0 of single precision."
+            f"Gradients cannot be clipped to a norm of {shown(value)}: give a number above 0 of single precision."
         )
     return norm
 
@@ -272,13 +272,15 @@ def _check_numbers(optimizer: Optimizer) -> None:
             continue
         number = as_number(value)
         if number is None:
-            raise InputError(f"The optimizer's {each.name} is {value!r}, but must be a number of single precision.")
+            raise InputError(
+                f"The optimizer's {each.name} is {shown(value)}, but must be a number of single precision."
+            )
         object.__setattr__(optimizer, each.name, number)
 
 
 def _check(holds: bool, name: str, value: object, must_be: str) -> None:
     if not holds:
-        raise InputError(f"The optimizer's {name} is {value}, but must be {must_be}.")
+        raise InputError(f"The optimizer's {name} is {shown(value)}, but must be {must_be}.")
 
 
 KINDS: Mapping[str, Optimizer] = {

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import is_number, is_whole
 
 Schedule = Callable[[int], float]
@@ -170,18 +170,22 @@ def _check_rates(schedule: object, *names: str) -> None:
     for name in names:
         value = getattr(schedule, name)
         if not is_number(value) or not 0 <= value < math.inf:
-            raise InputError(f"{type(schedule).__name__}'s {name} is {value!r}, but must be a number of 0 or more.")
+            raise InputError(
+                f"{type(schedule).__name__}'s {name} is {shown(value)}, but must be a number of 0 or more."
+            )
 
 
 def _check_updates(schedule: object, name: str) -> None:
     value = getattr(schedule, name)
     if not is_whole(value) or value < 1:
-        raise InputError(f"{type(schedule).__name__}'s {name} is {value!r}, but must be a whole number of 1 or more.")
+        raise InputError(
+            f"{type(schedule).__name__}'s {name} is {shown(value)}, but must be a whole number of 1 or more."
+        )
 
 
 def _check_milestones(schedule: MultiStepLR | SequentialLR) -> None:
     given = schedule.milestones
     if not all(is_whole(each) and each >= 0 for each in given) or list(given) != sorted(given):
         raise InputError(
-            f"{type(schedule).__name__}'s milestones are {given!r}, but must be whole numbers in rising order."
+            f"{type(schedule).__name__}'s milestones are {shown(given)}, but must be whole numbers in rising order."
         )

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 
 _IRREGULAR = "a device, pipe or socket"
 
@@ -21,11 +21,11 @@ def as_path(path: object) -> Path:
     """
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
-        raise InputError(f"A path cannot be {path!r}: give a str or a pathlib.Path.")
+        raise InputError(f"A path cannot be {shown(path)}: give a str or a pathlib.Path.")
     if not name:
         raise InputError("The path is empty: give the name of a file.")
     if "\0" in name:
-        raise InputError(f"The path {name!r} has a zero byte in it, as no name of a file has: give another.")
+        raise InputError(f"The path {shown(name)} has a zero byte in it, as no name of a file has: give another.")
     return Path(name)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.doubtful_scores import doubt_of
 from poet_onnx.gradients.loss_builder import CAUSAL, LAST, SECOND, LossBuilder, dims_of
@@ -70,9 +70,11 @@ class Loss:
     def __post_init__(self) -> None:
         smoothing, ignored = self.label_smoothing, self.ignore_index
         if not is_number(smoothing) or not 0.0 <= smoothing < 1.0:
-            raise InputError(f"The label smoothing cannot be {smoothing!r}: give at least 0 and less than 1.")
+            raise InputError(f"The label smoothing cannot be {shown(smoothing)}: give at least 0 and less than 1.")
         if ignored is not None and (not is_whole(ignored) or not -(2**63) <= ignored < 2**63):
-            raise InputError(f"The label that does not count cannot be {ignored!r}: give a whole number of 64 bits.")
+            raise InputError(
+                f"The label that does not count cannot be {shown(ignored)}: give a whole number of 64 bits."
+            )
         object.__setattr__(self, "label_smoothing", float(smoothing))
         object.__setattr__(self, "ignore_index", None if ignored is None else int(ignored))
         of_labels = self.ignore_index is not None or self.label_smoothing or self.class_weights is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from poet_onnx.description.metadata import TRAINING_KEY
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.files.model_file import check_external_data, read_metadata
 from poet_onnx.ops import library_path
 from poet_onnx.quantities import MOST_THREADS, is_whole
@@ -124,7 +124,7 @@ def session_options(
         InputError: no usable ONNX Runtime, operator library or page directory, or no number of threads from 1 to 1024.
     """
     if not is_whole(threads) or not 1 <= threads <= MOST_THREADS:
-        raise InputError(f"{threads} threads cannot run a session: give 1 to {MOST_THREADS}.")
+        raise InputError(f"{shown(threads)} threads cannot run a session: give 1 to {MOST_THREADS}.")
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     # No fusion, elimination or layout change: the nodes that were planned are the nodes that run.

@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.files.atomic import write_text
 from poet_onnx.files.regular import as_path
 from poet_onnx.quantities import is_number, is_whole
@@ -30,7 +30,7 @@ class _Best:
 
     def __init__(self, monitor: str, minimum_delta: float, *, larger_is_better: bool) -> None:
         if not is_number(minimum_delta) or not minimum_delta >= 0:
-            raise InputError(f"minimum_delta is {minimum_delta!r}, but must be a number of 0 or more.")
+            raise InputError(f"minimum_delta is {shown(minimum_delta)}, but must be a number of 0 or more.")
         self._monitor, self._delta, self._sign = monitor, minimum_delta, -1.0 if larger_is_better else 1.0
         self._best = math.inf
 
@@ -71,7 +71,7 @@ class EarlyStopping(Callback):
             InputError: if patience is less than 1.
         """
         if not is_whole(patience) or patience < 1:
-            raise InputError(f"patience is {patience!r}, but must be a whole number of 1 or more.")
+            raise InputError(f"patience is {shown(patience)}, but must be a whole number of 1 or more.")
         self._best = _Best(monitor, minimum_delta, larger_is_better=larger_is_better)
         self._patience, self._waited = patience, 0
 
@@ -117,7 +117,7 @@ class Checkpoint(Callback):
             InputError: if that is less than 1.
         """
         if every_steps is not None and (not is_whole(every_steps) or every_steps < 1):
-            raise InputError(f"every_steps is {every_steps!r}, but must be a whole number of 1 or more, or None.")
+            raise InputError(f"every_steps is {shown(every_steps)}, but must be a whole number of 1 or more, or None.")
         self._path, self._every = as_path(path), every_steps
 
     def on_step_end(self, session: SessionLoop, step: Step) -> None:

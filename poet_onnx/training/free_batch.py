@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poet_onnx.description.metadata import BATCH_KEY
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.files.onnx_messages import VALUE
 from poet_onnx.files.protobuf import Field, Piece, number_field, text_field, texts, written
 from poet_onnx.files.tensor_file import parse_json
@@ -54,7 +54,7 @@ def free_batch_of(forward: ForwardGraph, asked: str | None) -> FreeBatch | None:
         InputError: if it is to be dynamic, and is not.
     """
     if asked not in (None, *BATCHES):
-        raise InputError(f"batch is {asked!r}: give 'dynamic' or 'fixed'.")
+        raise InputError(f"batch is {shown(asked)}: give 'dynamic' or 'fixed'.")
     said = next((texts(forward.data, field, VALUE) for key, field in forward.metadata if key == BATCH_KEY), None)
     if asked == "fixed" or (said is None and asked is None):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from poet_onnx.description.optimizers import Optimizer
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 
 
 def check_optimizer(optimizer: object) -> None:
@@ -15,7 +15,7 @@ def check_optimizer(optimizer: object) -> None:
         InputError: if they are not.
     """
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise InputError(f"optimizer is {optimizer!r}, but must be settings of one: give poet_onnx.AdamW(...).")
+        raise InputError(f"optimizer is {shown(optimizer)}, but must be settings of one: give poet_onnx.AdamW(...).")
 
 
 def check_schedule(schedule: object) -> None:
@@ -26,7 +26,7 @@ def check_schedule(schedule: object) -> None:
     """
     if schedule is not None and not _takes_number(schedule):
         raise InputError(
-            f"schedule is {schedule!r}, but must be a function of the number of updates made: give one, or "
+            f"schedule is {shown(schedule)}, but must be a function of the number of updates made: give one, or "
             "poet_onnx.StepLR(...)."
         )
 
@@ -40,7 +40,7 @@ def check_loader(loader: object) -> None:
     if not callable(loader):
         check_batches(loader)
     elif not _takes_number(loader):
-        raise InputError(f"The loader {loader!r} takes no number of an epoch: give a function of it, or a list.")
+        raise InputError(f"The loader {shown(loader)} takes no number of an epoch: give a function of it, or a list.")
 
 
 def check_batches(source: object) -> None:
@@ -51,7 +51,8 @@ def check_batches(source: object) -> None:
     """
     if not any(hasattr(type(source), way) for way in ("__iter__", "__getitem__")):
         raise InputError(
-            f"Batches cannot be read from {source!r}: give a list of them, a poet_onnx.ArrayLoader or a DataLoader."
+            f"Batches cannot be read from {shown(source)}: give a list of them, a poet_onnx.ArrayLoader or a "
+            "DataLoader."
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import ADAPTERS_KEY, Adapters
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.files import data_files
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.contained import BelowFolder
@@ -104,7 +104,7 @@ def check_outputs(names: Sequence[str], forward: ForwardGraph | None = None) -> 
         InputError: if they are no list of names, or there is no node that makes one.
     """
     if isinstance(names, str) or not names or len(set(names)) < len(names):
-        raise InputError(f"The outputs to export are {names!r}: give a list of one name or more, each once.")
+        raise InputError(f"The outputs to export are {shown(names)}: give a list of one name or more, each once.")
     made = set(names) if forward is None else {name for node in forward.nodes for name in node.outputs}
     for name in names:
         if name not in made:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import check_whole, is_whole
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,7 @@ class ArrayLoader:
         if len(counts) != 1:
             raise InputError(f"The arrays have {sorted(counts)} samples: give arrays with a row for each sample.")
         if not is_whole(batch_size) or batch_size < 1:
-            raise InputError(f"A batch cannot have {batch_size!r} samples: give a whole number of 1 or more.")
+            raise InputError(f"A batch cannot have {shown(batch_size)} samples: give a whole number of 1 or more.")
         check_whole(seed, "seed", 0)
         samples = counts.pop()
         self._samples = samples - samples % batch_size if drop_last else samples

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from poet_onnx.description.optimizers import as_number
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import is_whole
 from poet_onnx.training.exclusion import Turn
 from poet_onnx.training.given import check_batches, check_loader
@@ -113,7 +113,7 @@ class SessionLoop:
         with self._turn.taken("learning_rate"):
             number = as_number(rate)
             if number is None or number < 0:
-                raise InputError(f"The learning rate cannot be {rate!r}: give a number of 0 or more.")
+                raise InputError(f"The learning rate cannot be {shown(rate)}: give a number of 0 or more.")
             self._progress = replace(self._progress, optimizer=replace(self._progress.optimizer, learning_rate=number))
 
     @property
@@ -167,7 +167,7 @@ class SessionLoop:
             CheckFailedError: as for `step`.
         """
         if not is_whole(epochs) or epochs < 1:
-            raise InputError(f"fit cannot train {epochs!r} epochs: give a whole number of 1 or more.")
+            raise InputError(f"fit cannot train {shown(epochs)} epochs: give a whole number of 1 or more.")
         check_loader(loader)
         if evaluate is not None:
             check_batches(evaluate)
@@ -277,12 +277,13 @@ def _as_callbacks(given: object) -> tuple[Callback, ...]:
         InputError: if one is none, or they are in no list.
     """
     if not isinstance(given, Iterable):
-        raise InputError(f"callbacks is {given!r}, but must be a list: give [poet_onnx.ProgressBar()] for one.")
+        raise InputError(f"callbacks is {shown(given)}, but must be a list: give [poet_onnx.ProgressBar()] for one.")
     callbacks = tuple(given)
     for each in callbacks:
         if not isinstance(each, Callback):
             raise InputError(
-                f"{each!r} in callbacks is no callback: give objects of poet_onnx.Callback, as poet_onnx.ProgressBar()."
+                f"{shown(each)} in callbacks is no callback: give objects of poet_onnx.Callback, as "
+                "poet_onnx.ProgressBar()."
             )
     return callbacks
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.quantities import is_number
 from poet_onnx.training.batch import Wanted
@@ -59,7 +59,7 @@ class Means:
         for name, metric in given.items():
             if name == "loss" or not (callable(metric) or (metric is None and name == ACCURACY)):
                 raise InputError(
-                    f"There is no metric {name!r}: give '{ACCURACY}', or a function of outputs and batch by a name"
+                    f"There is no metric {shown(name)}: give '{ACCURACY}', or a function of outputs and batch by a name"
                     " other than loss."
                 )
         self._metrics = given
@@ -81,7 +81,7 @@ class Means:
                 continue
             figure = metric(outputs, batch)
             if not is_number(figure):
-                raise InputError(f"The metric '{name}' gives {figure!r}: let it return a number for each batch.")
+                raise InputError(f"The metric '{name}' gives {shown(figure)}: let it return a number for each batch.")
             self._sums[name].append(float(figure))
 
     def figures(self) -> dict[str, float]:

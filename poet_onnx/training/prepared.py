@@ -15,7 +15,7 @@ from poet_onnx.description.energy import PlannedEnergy
 from poet_onnx.description.groups import ParameterGroup
 from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches, planned_threads
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.files import model_file
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 
@@ -32,7 +32,7 @@ def as_bool(value: object, name: str) -> bool:
         InputError: if it is neither.
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {value!r}, but must be True or False.")
+        raise InputError(f"{name} is {shown(value)}, but must be True or False.")
     return bool(value)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.runtime.installed import warn_of_ortmodule
 from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
@@ -259,7 +259,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             rate = as_number(given)
             if rate is None or rate < 0:
                 raise InputError(
-                    f"After {done.updates} updates the schedule gives {given!r}: give a rate of 0 or more."
+                    f"After {done.updates} updates the schedule gives {shown(given)}: give a rate of 0 or more."
                 )
             if self._progress is not done:
                 raise InputError("The schedule has trained, or loaded a checkpoint, itself: let it only return a rate.")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from poet_onnx.description.metadata import Description, handle_name, slot_name
 from poet_onnx.description.optimizers import MOST_MISSED, Optimizer
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.files.checkpoint import Checkpoint
 from poet_onnx.files.hashes import new_hash
 from poet_onnx.files.tensor_file import flat
@@ -38,7 +38,7 @@ def as_commits(value: object) -> int:
         InputError: if it is none.
     """
     if not is_whole(value) or not 1 <= value < 2**31:  # type: ignore[operator]
-        raise InputError(f"A store cannot be committed every {value!r} updates: give a whole number of 1 or more.")
+        raise InputError(f"A store cannot be committed every {shown(value)} updates: give a whole number of 1 or more.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, shown
 from poet_onnx.graph.operators.shape_context import TensorType
 from poet_onnx.quantities import is_whole
 
@@ -82,7 +82,7 @@ def fixed_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
     }
     for name, size in dims.items():
         if not is_whole(size) or size < 1:
-            raise InputError(f"Dimension '{name}' cannot be {size!r}: give a whole size of at least 1.")
+            raise InputError(f"Dimension '{name}' cannot be {shown(size)}: give a whole size of at least 1.")
         if name not in known:
             names = ", ".join(sorted(known)) or "none: all of its inputs have fixed sizes"
             raise InputError(f"The model has no dimension named '{name}'; its named dimensions are {names}.")
