@@ -173,7 +173,7 @@ class TensorBoardLog(Callback):
         Args:
             folder: of event files, which is made if it is not there.
         """
-        self._folder = os.fspath(folder)
+        self._folder = os.fspath(as_path(folder))
         self._writer: Any = None
         self._step = 0
 

@@ -7,6 +7,9 @@ import inspect
 from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError, shown
 
+_CONTAINERS = (list, tuple, dict, set, frozenset, str, bytes)
+"""Classes that take one argument, but no number."""
+
 
 def check_optimizer(optimizer: object) -> None:
     """Check that settings of an optimizer are some, or None.
@@ -37,6 +40,8 @@ def check_loader(loader: object) -> None:
     Raises:
         InputError: if it can be neither.
     """
+    if isinstance(loader, type) and issubclass(loader, _CONTAINERS):
+        raise InputError(f"The loader is {shown(loader)} itself: give one with batches in it.")
     if not callable(loader):
         check_batches(loader)
     elif not _takes_number(loader):

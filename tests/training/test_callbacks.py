@@ -175,6 +175,7 @@ def test_callbacks_import_nothing_before_they_are_used() -> None:
         (lambda: EarlyStopping(patience=0), "patience is 0, but must be a whole number of 1 or more"),
         (lambda: EarlyStopping(minimum_delta=-1), "minimum_delta is -1, but must be a number of 0 or more"),
         (lambda: Checkpoint("x", every_steps=0), "every_steps is 0"),
+        (lambda: TensorBoardLog(None), "^A path cannot be None: give a str"),  # type: ignore[arg-type]
     ],
 )
 def test_settings_that_cannot_be_are_refused(make: Callable[[], object], message: str) -> None:

@@ -200,6 +200,7 @@ def test_loaders_that_do_not_do_are_refused(model_path: Callable[..., Path], tmp
     [
         (None, "^Batches cannot be read from None: give a list"),
         (5, "^Batches cannot be read from 5: give a list"),
+        (list, "^The loader is <class 'list'> itself: give one with batches"),
         (lambda: [1], "^The loader .* takes no number of an epoch: give a function"),
         (lambda epoch: None, "^Batches cannot be read from None: give a list"),
     ],
