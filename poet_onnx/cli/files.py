@@ -6,7 +6,7 @@ from pathlib import Path
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import check_writable_folder
-from poet_onnx.files.regular import irregular_kind
+from poet_onnx.files.regular import irregular_kind, resolved
 from poet_onnx.files.sources import files_read
 
 _MODELS = ("MODEL", "FORWARD")
@@ -25,12 +25,12 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
         InputError: a path is an input, is given twice, exists, is no regular file, or is in a folder that is not there
             or not writable.
     """
-    seen = {path.resolve(): option for option, path in inputs.items()}
+    seen = {resolved(path): option for option, path in inputs.items()}
     for option, path in inputs.items():
         for each in files_read(path) if option in _MODELS else ():
             seen.setdefault(each, f"the weights of {option}")
     for option, path in paths.items():
-        other = seen.setdefault(path.resolve(), option)
+        other = seen.setdefault(resolved(path), option)
         if other != option:
             raise InputError(f"{option} and {other} are the same file, {path}; give another {option}.")
         kind = irregular_kind(path)

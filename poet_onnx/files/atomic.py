@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from poet_onnx.errors import InputError
-from poet_onnx.files.regular import identity_of, irregular_kind
+from poet_onnx.files.regular import identity_of, irregular_kind, resolved
 
 _MOST_WAITING_BYTES = 4 << 20
 
@@ -49,7 +49,7 @@ def write_file(
     """
     files = written or Written()
     check_target(path)
-    path = path.resolve() if path.is_symlink() else path
+    path = resolved(path) if path.is_symlink() else path
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     part = _Part(folder)
     try:

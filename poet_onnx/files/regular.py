@@ -29,6 +29,11 @@ def as_path(path: object) -> Path:
     return Path(name)
 
 
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return a path without symbolic links; those in a circle stay, and whoever opens it hears of them."""
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError before Python 3.13
+
+
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading.
 

@@ -16,7 +16,7 @@ from poet_onnx.files.data_files import LARGEST_FILE_BYTES, SMALL_BYTES, DataPiec
 from poet_onnx.files.embedded import EmbeddedTensor
 from poet_onnx.files.external_data import FileTensor, hold_external, replace_tensors
 from poet_onnx.files.model_writing import bytes_of_model
-from poet_onnx.files.regular import as_path
+from poet_onnx.files.regular import as_path, resolved
 
 
 def save_model(
@@ -55,7 +55,7 @@ def save_model(
 
 def _bring_data(model: ir.Model, target: Path, written: Written) -> None:
     """Let all external data be in the target's folder; changes the model."""
-    folder = target.parent.resolve()
+    folder = resolved(target.parent)
     elsewhere: dict[Path, list[FileTensor]] = {}
 
     def bring(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -98,7 +98,7 @@ def _move_out_if_large(model: ir.Model, target: Path, written: Written) -> None:
             *(name, start, tensor.nbytes, tensor.dtype),
             shape=ir.Shape(tensor.shape.numpy()),
             name=tensor.name or value.name or "",
-            base_dir=str(target.parent.resolve()),
+            base_dir=str(resolved(target.parent)),
         )
 
 

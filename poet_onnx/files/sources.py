@@ -8,6 +8,7 @@ from pathlib import Path
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import data_files
+from poet_onnx.files.regular import resolved
 
 
 def files_read(model: object) -> frozenset[Path]:
@@ -15,7 +16,7 @@ def files_read(model: object) -> frozenset[Path]:
     if not isinstance(model, (str, os.PathLike)):
         return frozenset()
     path = Path(model)
-    return frozenset(each.resolve() for each in (path, *data_files(path)))
+    return frozenset(resolved(each) for each in (path, *data_files(path)))
 
 
 def check_apart(paths: Iterable[Path], sources: Collection[Path]) -> None:
@@ -25,5 +26,5 @@ def check_apart(paths: Iterable[Path], sources: Collection[Path]) -> None:
         InputError: if a path is of a file that was read.
     """
     for path in paths:
-        if path.resolve() in sources:
+        if resolved(path) in sources:
             raise InputError(f"{path} is a file that the model was read from, and stays: write to another place.")

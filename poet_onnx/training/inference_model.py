@@ -38,6 +38,7 @@ from poet_onnx.files.protobuf import (
     text_field,
     written,
 )
+from poet_onnx.files.regular import resolved
 from poet_onnx.files.values import Kind, kind_of, pieces_of
 from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
 from poet_onnx.training.forward_graph import NODE_VALUES, ForwardGraph, Node
@@ -220,7 +221,7 @@ def _of_value(values: Mapping[str, Array], name: str, kind: Kind) -> Piece:
 
 def _placed(tensors: Iterable[_Tensor], target: Path, files: Written) -> list[_Tensor]:
     """Let all external data be in the target's folder, and move large tensors there if a file cannot hold them."""
-    folder = target.parent.resolve()
+    folder = resolved(target.parent)
     found = list(tensors)
     elsewhere: dict[Path, list[BelowFolder]] = {}
     places: dict[BelowFolder, BelowFolder] = {}

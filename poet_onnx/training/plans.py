@@ -14,6 +14,7 @@ from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import TRAINING_KEY
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.model_file import files_beside, read_metadata
+from poet_onnx.files.regular import resolved
 from poet_onnx.training.elastic import Follower, room_here
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.prepared import Prepared, Wishes, open_model
@@ -67,7 +68,7 @@ class Plans:
         if self._family is not None:  # whose model is a file
             plans = [self._family.path_of(found[0], budget_bytes) for budget_bytes in self.budgets_bytes]
             found += plans + [files_beside(path)[1] for path in plans if self._eval_model is not None]
-        return frozenset(each.resolve() for each in found)
+        return frozenset(resolved(each) for each in found)
 
     def within(self, limit_bytes: int) -> int:
         """Return the largest budget that a limit bears.

@@ -18,7 +18,7 @@ from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.atomic import cannot_write, check_target
 from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
-from poet_onnx.files.regular import as_path
+from poet_onnx.files.regular import as_path, resolved
 from poet_onnx.files.values import joined
 from poet_onnx.interrupts import held
 from poet_onnx.runtime.code_pages import other_code
@@ -79,7 +79,7 @@ class SessionFiles:
             InputError: if it is of one, or cannot be written for what is there.
         """
         path, store = as_path(given), self._memory.store
-        target = path.resolve()
+        target = resolved(path)
         if store is not None and target.parent == store.directory.resolve() and is_of_store(target):
             raise InputError(f"{path} is a file of the session's store: write to another place.")
         if target in self._plans.files:

@@ -207,6 +207,17 @@ def test_what_is_no_path_is_refused(model_path: Callable[..., Path], path: Any, 
             call(path)
 
 
+def test_links_in_a_circle_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    session, circle = session_of(model_path("mlp-mse")), tmp_path / "circle"
+    circle.symlink_to(circle)
+    for call in (session.save_checkpoint, session.export_inference_model):
+        for path in (circle, circle / "file.onnx"):
+            with pytest.raises(InputError, match=f"{path} cannot be written: Too many levels of symbolic links"):
+                call(path)
+    with pytest.raises(InputError, match="cannot be read: Too many levels of symbolic links"):
+        session.load_checkpoint(circle)
+
+
 def test_a_pipe_stays_what_it_is(model_path: Callable[..., Path], tmp_path: Path) -> None:
     session, pipe = session_of(model_path("mlp-mse")), tmp_path / "pipe"
     os.mkfifo(pipe)
