@@ -116,9 +116,18 @@ def _samples(given: object) -> int:
 
 
 def _is_several(given: Sequence[Any]) -> bool:
-    """Return whether a sequence holds arrays, and not the numbers of one."""
+    """Return whether a sequence holds arrays, and not the numbers of one.
+
+    Raises:
+        InputError: if it holds arrays by name.
+    """
     if isinstance(given, (str, bytes)):
         return False
+    if any(isinstance(item, Mapping) for item in given):
+        raise InputError(
+            f"Arrays by name are in a {type(given).__name__} of {len(given)}: give the mapping itself, or a pair of "
+            "inputs and labels."
+        )
     return not given or any(hasattr(item, "__array__") and not isinstance(item, np.generic) for item in given)
 
 

@@ -210,6 +210,14 @@ def test_what_gives_no_batches_is_refused(model_path: Callable[..., Path], loade
         session_of(model_path("mlp-mse")).fit(loader, epochs=1)
 
 
+def test_a_list_around_arrays_by_name_is_refused(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    for call in (session.evaluate, lambda loader: session.fit(loader, epochs=1)):
+        with pytest.raises(InputError, match=r"^Arrays by name are in a tuple of 1: give the mapping itself"):
+            call([(batch(session, 0, 0),)])
+
+
 def test_what_gives_no_batches_is_not_evaluated(model_path: Callable[..., Path]) -> None:
     path = model_path("mlp-mse")
     session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
