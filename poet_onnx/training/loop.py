@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -174,7 +175,9 @@ class SessionLoop:
         callbacks = _as_callbacks(callbacks)
         self.train()
         ended: list[Epoch] = []
-        try:
+        with ExitStack() as ends:
+            for each in reversed(callbacks):
+                ends.callback(each.on_fit_end, self)  # all hear it, also where one of them fails
             for each in callbacks:
                 each.on_fit_begin(self)
             while self._progress.epoch < epochs:
@@ -183,9 +186,6 @@ class SessionLoop:
                 self._keep_epoch()
                 if is_last:
                     break
-        finally:
-            for each in callbacks:
-                each.on_fit_end(self)
         return ended
 
     def evaluate(self, loader: Iterable[Any], metrics: Metrics = ()) -> dict[str, float]:

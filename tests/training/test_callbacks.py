@@ -17,6 +17,7 @@ from training_batches import batch, digest, session_of
 from poet_onnx import (
     SGD,
     BestCheckpoint,
+    Callback,
     Checkpoint,
     CsvLog,
     EarlyStopping,
@@ -26,6 +27,7 @@ from poet_onnx import (
     TrainingSession,
 )
 from poet_onnx.errors import InputError
+from poet_onnx.training.loop import SessionLoop
 
 
 @pytest.fixture
@@ -74,6 +76,54 @@ def test_what_is_no_callback_is_refused_before_training(
     with pytest.raises(InputError, match=said):
         session.fit(batches, epochs=1, callbacks=callbacks)
     assert session.steps == 0
+
+
+class Failing(Callback):
+    """Fails in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        setattr(self, method, lambda *_: 1 / 0)
+
+
+class Heard(Callback):
+    """Hears whether training ends."""
+
+    ends = 0
+
+    def on_fit_end(self, session: SessionLoop) -> None:
+        """Count."""
+        self.ends += 1
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "epoch"),
+    [("on_fit_begin", 0, 0), ("on_step_end", 1, 0), ("on_epoch_end", 3, 1), ("on_fit_end", 6, 2)],
+)
+def test_a_failing_callback_leaves_nothing_half_done(
+    session: TrainingSession, batches: list[dict[str, Any]], method: str, steps: int, epoch: int
+) -> None:
+    before, behind = Heard(), Heard()
+    with pytest.raises(ZeroDivisionError):
+        session.fit(batches, epochs=2, callbacks=[before, Failing(method), behind])
+    assert (session.steps, session.epoch, before.ends, behind.ends) == (steps, epoch, 1, 1)
+    session.fit(batches, epochs=2)
+    assert (session.steps, session.epoch) == (6, 2)
+
+
+def test_a_failing_metric_leaves_the_epoch_to_be_ended(session: TrainingSession, batches: list[dict[str, Any]]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        session.fit(batches, epochs=1, evaluate=batches, metrics={"error": lambda *_: 1 / 0})
+    assert (session.steps, session.epoch) == (3, 0)
+    session.fit(batches, epochs=1, evaluate=batches)
+    assert (session.steps, session.epoch) == (3, 1)
+
+
+def test_a_failing_schedule_makes_no_step(model_path: Callable[..., Path]) -> None:
+    failing = session_of(model_path("mlp-mse"), optimizer=SGD(0.1), schedule=lambda updates: 0.1 / (1 - updates))
+    given, heard = [batch(failing, 0, number) for number in range(3)], Heard()
+    with pytest.raises(ZeroDivisionError):
+        failing.fit(given, epochs=1, callbacks=[heard])
+    assert (failing.steps, failing.updates, heard.ends) == (1, 1, 1)
 
 
 def test_training_stops_and_the_best_is_saved(
