@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.training.indices import check_indices
 
@@ -95,6 +95,24 @@ def read_batch(
         for allowed in ranges.get(name, ()):
             check_indices(name, array, allowed)
     return batch
+
+
+def why_not_finite(loss: float, step: int, batch: Mapping[str, Array]) -> str:
+    """Say that a loss is NaN or infinite, from which inputs that may come, and what to do.
+
+    Args:
+        loss: of the step.
+        step: its number, from 1.
+        batch: arrays by name. Only smallest and largest numbers are looked at, which takes no memory.
+    """
+    floats = {name: array for name, array in batch.items() if array.dtype.kind == "f" and array.size}
+    found = [name for name, array in floats.items() if not np.isfinite((array.min(), array.max())).all()]
+    said = f", and NaN or infinity is in the batch's {quoted(found)}" if found else ""
+    remedy = "leave such samples out" if found else "give a smaller learning rate, or a clip_norm"
+    return (
+        f"The loss of step {step} is {loss}{said}, so parameters may be no numbers any more: load a checkpoint of "
+        f"before, and {remedy}."
+    )
 
 
 def _of_fewer(wanted: Sequence[Wanted], given: Mapping[str, object]) -> Sequence[Wanted]:

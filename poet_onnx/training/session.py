@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
-from poet_onnx.errors import InputError, shown
+from poet_onnx.errors import InputError, PoetWarning, shown
 from poet_onnx.runtime.installed import warn_of_ortmodule
 from poet_onnx.runtime.panels import check_panels
-from poet_onnx.training.batch import Array, Arrays, Wanted
+from poet_onnx.training.batch import Array, Arrays, Wanted, why_not_finite
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.given import check_optimizer, check_schedule
 from poet_onnx.training.loop import SessionLoop
@@ -117,6 +118,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         warn_of_ortmodule()
         self._options: dict[str, Any] = {"page_dir": page_dir, "buffers": BatchBuffers()}
         self._norm: float | None = None
+        self._last_loss = 0.0
         self._turn = Turn()
         self._training = True
         self._evaluations = 0
@@ -230,7 +232,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
     def step(self, inputs: Arrays, labels: Arrays = None) -> float:
         """Train on a batch, or evaluate it, and return its loss.
 
-        Every `accumulation_steps`-th batch makes an update.
+        Every `accumulation_steps`-th batch makes an update. A warning says where the loss becomes NaN or infinite.
 
         Args:
             inputs: one array, several in the order of the graph's data inputs, or several by name. An array may also be
@@ -282,7 +284,11 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             )
             if self._memory.store is not None:
                 self._memory.store.end_step(self._progress, self._commit_every)
-        return self._step.number(self._description.loss)
+        loss = self._step.number(self._description.loss)
+        was_finite, self._last_loss = math.isfinite(self._last_loss), loss
+        if was_finite and not math.isfinite(loss):
+            warnings.warn(why_not_finite(loss, self._progress.runs, feeds), PoetWarning, stacklevel=3)
+        return loss
 
     @exclusive
     def _evaluated(self, inputs: Arrays, labels: Arrays = None) -> tuple[float, Outputs, Mapping[str, Array]]:

@@ -18,7 +18,7 @@ from training_batches import batch, digest, session_of
 
 import poet_onnx
 from poet_onnx import SGD, Callback, Step, TrainingSession
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 
 EPOCHS, SAMPLES, SIZE = 3, 24, 4
 
@@ -216,6 +216,33 @@ def test_a_list_around_arrays_by_name_is_refused(model_path: Callable[..., Path]
     for call in (session.evaluate, lambda loader: session.fit(loader, epochs=1)):
         with pytest.raises(InputError, match=r"^Arrays by name are in a tuple of 1: give the mapping itself"):
             call([(batch(session, 0, 0),)])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_loss_that_is_no_number_is_warned_of_once(
+    model_path: Callable[..., Path], tmp_path: Path, number: float
+) -> None:
+    session = session_of(model_path("mlp-mse"), optimizer=SGD(0.1))
+    good, bad = batch(session, 0, 0), batch(session, 0, 1)
+    name = next(iter(bad))
+    bad[name] = np.full_like(bad[name], number)
+    session.step(good)
+    session.save_checkpoint(tmp_path / "before")
+    for _ in range(2):  # it is said again after a checkpoint
+        with pytest.warns(
+            PoetWarning, match=f"^The loss of step 2 is .*, and NaN or infinity is in the batch's '{name}'"
+        ):
+            session.step(bad)
+        assert not np.isfinite(session.step(good))
+        session.load_checkpoint(tmp_path / "before")
+        assert np.isfinite(session.step(good))
+        session.load_checkpoint(tmp_path / "before")
+
+
+def test_a_rate_that_is_too_large_is_warned_of(model_path: Callable[..., Path]) -> None:
+    session = session_of(model_path("mlp-mse"), optimizer=SGD(1e30))
+    with pytest.warns(PoetWarning, match=r"^The loss of step \d is (nan|inf), so .*: load .*, and give a smaller"):
+        session.fit([batch(session, 0, number) for number in range(3)], epochs=1)
 
 
 def test_what_gives_no_batches_is_not_evaluated(model_path: Callable[..., Path]) -> None:
