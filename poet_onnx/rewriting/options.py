@@ -257,7 +257,9 @@ class RewriteOptions(StepOptions):
         is_file=True,
         plans=True,
     )
-    progress: Callable[[Progress], None] | None = option(None, "Called while the solver works.", python_only=True)
+    progress: Callable[[Progress], None] | None = option(
+        None, "Called with the state of the search while it goes on; `print` shows it.", python_only=True
+    )
     threads: int | None = field(default=None, metadata=THREADS)
     python: str | None = field(default=None, metadata=PYTHON)
     onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
