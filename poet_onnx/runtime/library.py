@@ -79,7 +79,7 @@ def tracked_library() -> ctypes.CDLL:
         runtime = installed_runtime()
         raise InputError(
             f"The allocations of {runtime.distribution} {runtime.version} cannot be counted: no import of its library "
-            "could be redirected; use a released wheel of onnxruntime-training 1.19.2 or onnxruntime 1.31."
+            "could be redirected; use a released wheel of onnxruntime-training 1.19.2 or onnxruntime 1.32."
         )
     for name in _COUNTERS:
         getattr(library, name).argtypes = []

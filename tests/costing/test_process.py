@@ -378,7 +378,7 @@ def test_each_python_has_figures_of_its_own(model_path: Callable[..., Path]) -> 
     assert inspect(path, device="a72", target="stock", python="3.10").ordered.process_peak_bytes == boards["3.10"]
     older = [
         rewrite(path, device="a72", target="stock", python="3.11", onnxruntime=version).process.peak_bytes
-        for version in ("1.23", "1.24", "1.27", "1.28", "1.31")
+        for version in ("1.23", "1.24", "1.27", "1.28", "1.31", "1.32")
     ]
     assert older == sorted(older)
     assert older[0] < older[-1] == boards["3.11"]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 OLDEST_GLIBC = (2, 27)  # as link_stubs.py: what the library was linked for
-# The tags of the ONNX Runtime wheels from 1.19 to 1.31: the newer ones have manylinux_2_28 alone, the older ones both.
+# The tags of the ONNX Runtime wheels from 1.19 to 1.32: the newer ones have manylinux_2_28 alone, the older ones both.
 PLATFORMS = ("manylinux_2_27", "manylinux_2_28")
 
 
