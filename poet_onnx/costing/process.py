@@ -49,7 +49,7 @@ _CONSTANT_COPIES = 2
 of its own (decoders of 8 layers with 4 bits and with floats, stock onnxruntime 1.31)."""
 
 _SINGLE_NODES = (low_rank.ADD, attention.ATTEND, GATED_ACTIVATE, RMS_NORMALIZE, rotary.ROTATE)
-_SINGLE_NODE_BYTES = 6_000
+_SINGLE_NODE_BYTES = 2_000
 """Nodes of a whole part of a layer: both sessions take so much besides for each one of evaluation (decoders of 8 and 24
 layers, stock onnxruntime 1.31)."""
 

@@ -104,9 +104,7 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
         loading_bytes=known.loading_bytes - known.import_bytes + process["import_bytes"],
         stored_session_bytes=known.session_bytes,
     )
-    assert (
-        ProcessCosts.of(device, None, "stock").runtime_bytes < ProcessCosts.of(device, None, "training").runtime_bytes
-    )
+    assert known.import_bytes < ProcessCosts.of(device, None, "training").import_bytes
 
 
 def test_a_module_of_onnxruntime_comes_with_torch(model_path: Callable[..., Path]) -> None:
