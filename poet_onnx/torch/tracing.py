@@ -22,6 +22,7 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.branches import warn_of_branches, watched
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.drops import Drop, recorded_drops
+from poet_onnx.torch.embeddings import mark_embeddings
 from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.lost_dropout import check_drops
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
@@ -88,6 +89,7 @@ def trace(
         leave_scope(node, CHILD)
     check_drops(model, drops, module, example_inputs)
     mark_stops(model)
+    mark_embeddings(model, module)
     keep_log_sigmoids(model)
     drop_idle_squeezes(model)
     drop_zero_biases(model)

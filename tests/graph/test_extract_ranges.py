@@ -62,6 +62,78 @@ CASES = {
 }
 
 
+COMPUTED = {
+    "j = Sub(i, {1})": (Range(-6, 7),),
+    "j = Sub({1}, i)": (Range(-5, 8),),
+    "j = Neg(i)": (Range(-6, 7),),
+    "j = Mul(i, {3})": (Range(-2, 2),),
+    "k = Mul({2}, i) j = Add(k, {1})": (Range(-4, 2),),
+    "k = Sub(i, {1}) l = Cast<to: int = 6>(k) m = Reshape(l, {-1}) j = Add(m, {-2})": (Range(-4, 9),),
+    "k = Slice(i, {1}, {3}, {1}) j = Sub(k, {1})": (Range(-6, 7, part=((1, range(1, 3)),)),),
+    "j = Add(i, {{1, 10, 2}})": tuple(
+        Range(-7 - number, 6 - number, part=((1, range(place, place + 1)),)) for place, number in enumerate((1, 10, 2))
+    ),
+    "k = Add(i, {0, 1, 2}) j = Gather<axis: int = 1>(k, {2})": (Range(-9, 4, part=((1, range(2, 3)),)),),
+    "j = Add(i, {{1}, {1}})": (Range(-8, 5),),
+    "j = Mul(i, {0})": (),
+    "k = Mul(i, {100}) j = Mul(k, {100000000})": (),
+    "j = Mul(i, i)": (),
+    "k = Cast<to: int = 2>(i) j = Sub(k, {1})": (),
+    "j = Add(i, {{0, 1, 2}, {3, 4, 5}})": (),
+    "j = Max(i, {0})": (),
+    "k = Less(i, {0}) l = Add(i, {7}) j = Where(k, l, i)": (),
+}
+"""What an input may hold of which rows of a table of 7 are computed, where negative ones count from the end."""
+
+
+@pytest.mark.parametrize("moves", COMPUTED)
+def test_what_is_computed_with_constants_is_bound_by_them(moves: str) -> None:
+    model = reading(moves)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 7
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 2
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 3
+    assert set(ranges_of(model)) == set(COMPUTED[moves])
+
+
+SHIFTED = {
+    "(float[2,5] s, int64[2] i) => (float l) { l = SoftmaxCrossEntropyLoss<ignore_index: int = -100>(s, j) }": Range(
+        1, 5, -99
+    ),
+    "(float[2,5] x, int64[2,1] i) => (float[2,1] y) { y = GatherElements<axis: int = 1>(x, j) }": Range(1, 5),
+    "(float[2,5] x, int64[2,1] i) => (float[2,5] y) { y = ScatterElements<axis: int = 1>(x, j, x) }": Range(-4, 5),
+    "(float[2,5] x, int64[3,2] i) => (float[3] y) { y = GatherND(x, j) }": Range(-4, 5),
+    "(int64[3] i) => (float[3,6] y) <int64 d = {6}, float[2] v = {0, 1}> { y = OneHot(j, d, v) }": None,
+    "(float[1,2] s, int64[2] i) => (float l) { l = SoftmaxCrossEntropyLoss<ignore_index: int = 9>(s, j) }": Range(
+        1, 2, 10
+    ),
+}
+
+
+SAYS_FROM_0 = {
+    "pkg.torch.onnx.fx_node": "%e : call_function[target=torch.ops.aten.embedding.default](args = (%w, %i))",
+    "poet.embedding": "1",
+}
+
+
+@pytest.mark.parametrize("key", SAYS_FROM_0)
+@pytest.mark.parametrize(("moves", "allowed"), [("j = Sub(i, {1})", Range(1, 99)), ("j = Identity(i)", Range(0, 98))])
+def test_where_an_exporter_says_that_it_is_an_embedding_rows_count_from_0(moves: str, allowed: Range, key: str) -> None:
+    model = reading(f"u = Neg(t) {moves}")
+    model.graph.node[-1].input[0] = "u"
+    assert ranges_of(model)[0].lowest == allowed.lowest - 99
+    model.graph.node[-1].metadata_props.add(key=key, value=SAYS_FROM_0[key])
+    assert ranges_of(model) == (allowed,)
+
+
+@pytest.mark.parametrize("text", SHIFTED)
+def test_what_a_reader_takes_of_computed_numbers(text: str) -> None:
+    allowed, shifted = SHIFTED[text], "{ c = Constant<value_int: int = 1>() j = Sub(i, c)"
+    head, _, body = text.rpartition("{")
+    model = ir.from_proto(onnx.parser.parse_model(f"{HEADER} {head}{shifted}{body}"))
+    infer_types(model)
+    assert find_ranges(model.graph) == ({} if allowed is None else {"i": (allowed,)})
+
+
 @pytest.mark.parametrize("text", CASES)
 def test_readers_say_what_an_input_may_hold(text: str) -> None:
     model = ir.from_proto(onnx.parser.parse_model(f"{HEADER} {text}"))

@@ -102,17 +102,58 @@ def test_each_column_of_a_table_has_bounds_of_its_own(exporter: str, tmp_path: P
             session.step({**batch, "labels": np.array([[2, 6], [3, 3]])})
 
 
-class Shifted(Tagger):
-    """A tagger whose ids begin at one."""
+class FromOne(torch.nn.Module):
+    """An embedding, a gather and rows of a parameter, all by indices that begin at one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.scores = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 3)
+        self.rows = torch.nn.Parameter(torch.ones(10, 4))
+
+    def forward(self, ids: torch.Tensor, places: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """Return scores, one row for each sample."""
+        x = self.words(ids - 1) + self.rows[own - 1]
+        return self.scores(x + x.gather(1, (places - 1)[:, None]))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_a_computed_index_is_refused_where_torch_refuses_it(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = FromOne()
+    batch = {"ids": torch.tensor([1, 10]), "places": torch.tensor([1, 4]), "own": torch.tensor([0, -8])}
+    made = poet_onnx.torch.export(
+        net, batch, tmp_path / "net.onnx", device="a72", target="stock", exporter=exporter, optimizer="sgd"
+    )
+    session = TrainingSession(made.model, made.parameters, eval_model=made.evaluation)
+    labels = np.array([0, 2])
+    expected = torch.nn.functional.cross_entropy(net(**batch), torch.from_numpy(labels)).item()
+    assert session.step(batch, labels) == pytest.approx(expected, rel=1e-5)  # rows[-1] and rows[-9] are torch's, too
+    for step in (session.train, session.eval):
+        step()
+        for name, wrong, takes in (
+            ("ids", 0, "1 to 10"),
+            ("ids", 11, "1 to 10"),
+            ("places", 0, "1 to 4"),
+            ("own", 11, "-9 to 10"),
+        ):
+            given = {**batch, name: torch.tensor([1, wrong])}
+            with pytest.raises(InputError, match=rf"'{name}' holds {wrong} at \[1\], but the graph takes {takes}:"):
+                session.step(given, labels)
+            with pytest.raises((IndexError, RuntimeError)):
+                net(**given)
+
+
+class Squared(Tagger):
+    """A tagger whose ids are squares, less one."""
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return scores, one row for each word."""
-        return super().forward(ids - 1)
+        return super().forward(ids * ids - 1)
 
 
 def test_what_was_not_checked_is_named_when_the_runtime_fails(tmp_path: Path) -> None:
     ids = torch.ones(2, 4, dtype=torch.int64)
-    path = make_artifacts(tmp_path, Shifted(), {"ids": ids}, ["scores"], loss=onnxblock.loss.CrossEntropyLoss())
+    path = make_artifacts(tmp_path, Squared(), {"ids": ids}, ["scores"], loss=onnxblock.loss.CrossEntropyLoss())
     session = TrainingSession(path, path.with_name("checkpoint"))
     labels = np.zeros(8, np.int64)
     session.step(np.ones((2, 4), np.int64), labels)

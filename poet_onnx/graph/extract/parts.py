@@ -1,4 +1,4 @@
-"""Which parts of a graph's inputs a value holds, where operators only move or convert numbers.
+"""Which parts of a graph's inputs a value holds, where operators move or convert numbers, or compute with constants.
 
 A part is followed back through one operator after another, as positions along axes. Where an operator does not tell
 which of its numbers it takes, such as a gather by indices that are computed, nothing is said of what stands before it.
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.extract.lines import AS_IT_IS, Line
 from poet_onnx.graph.input_ranges import END, Part
 from poet_onnx.graph.operators import KNOWN_DOMAINS
 
@@ -37,22 +38,28 @@ _MOST_STEPS = 4096
 _MOST_POSITIONS = 64
 """So many positions that are no regular row become a part each."""
 
-Found = tuple[ir.Value, Part]
+Found = tuple[ir.Value, Part, Line]
 Positions = dict[int, range]
 """What a part has of the axes of which it has not everything."""
 Step = Iterable[tuple[ir.Value, Positions]]
+Dims = tuple[int | str | None, ...]
+"""Sizes, and the names of such as may be any."""
 
 
 def parts_of_inputs(value: ir.Value) -> list[Found]:
-    """Return the graph inputs that a value's numbers come from, and of each the part; all that can be told."""
-    pending: list[Found] = [(value, ())]
+    """Return the graph inputs that a value's numbers come from, and of each the part; all that can be told.
+
+    Beside them stands what was computed of the numbers on the way.
+    """
+    pending: list[Found] = [(value, (), AS_IT_IS)]
     seen, found = set(pending), []
     while pending:
-        last, part = pending.pop()
+        last, part, line = pending.pop()
         if last.is_graph_input():
-            found.append((last, part))
+            found.append((last, part, line))
             continue
-        new = [each for each in _before(last, part) if each not in seen]
+        before = ((source, each, line.after(own)) for source, each, own in _before(last, part))
+        new = [each for each in before if each not in seen and each[-1].is_usable]
         seen.update(new)
         pending += new
         if len(seen) > _MOST_STEPS:
@@ -60,18 +67,22 @@ def parts_of_inputs(value: ir.Value) -> list[Found]:
     return found
 
 
-def _before(value: ir.Value, part: Part) -> list[Found]:
-    """Return what an operator takes the part of its output from; none where that cannot be told."""
+def _before(value: ir.Value, part: Part) -> Iterable[Found]:
+    """Return what an operator takes the part of its output from; nothing where that cannot be told."""
     node = value.producer()
-    if node is None or not node.inputs or node.domain not in KNOWN_DOMAINS or node.op_type not in _RULES:
-        return []
-    if not part and node.op_type in _KEEPING_ALL:
-        return [] if node.inputs[0] is None else [(node.inputs[0], ())]
-    return [
-        (source, each)
-        for source, positions in _RULES[node.op_type](node, value, dict(part))
-        if (each := _written(source, positions)) is not None
-    ]
+    if node is None or not node.inputs or node.domain not in KNOWN_DOMAINS:
+        return
+    if node.op_type in _LINES:
+        for source, positions, line in _computed(node, value, dict(part)):
+            if (each := _written(source, positions)) is not None:
+                yield source, each, line
+    elif not part and node.op_type in _KEEPING_ALL:
+        if node.inputs[0] is not None:
+            yield node.inputs[0], (), AS_IT_IS
+    elif node.op_type in _RULES:
+        for source, positions in _RULES[node.op_type](node, value, dict(part)):
+            if (each := _written(source, positions)) is not None:
+                yield source, each, AS_IT_IS
 
 
 def _written(value: ir.Value, positions: dict[int, range]) -> Part | None:
@@ -274,6 +285,51 @@ def _within(row: range, begin: int, end: int) -> range:
     return range(inside.start - begin, inside.stop - begin, inside.step)
 
 
+def _computed(node: ir.Node, output: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions, Line]]:
+    """Follow the operand of integers that stands beside a constant."""
+    constants = [_constant(each) for each in node.inputs]
+    known = [place for place, each in enumerate(constants) if each is not None]
+    if len(node.inputs) != len(known) + 1:
+        return
+    (place,) = {*range(len(node.inputs))} - {*known}
+    source, numbers = node.inputs[place], constants[known[0]] if known else np.zeros((), np.int64)
+    if source is None or numbers is None or not {source.dtype, output.dtype} & _SIGNED:
+        return
+    for positions, number in _beside(numbers, _dims(source), _dims(output), part):
+        line = _LINES[node.op_type](number, place)
+        if line.is_usable:
+            yield source, positions, line
+
+
+def _beside(
+    numbers: npt.NDArray[np.integer], before: Dims | None, after: Dims | None, part: Positions
+) -> Iterator[tuple[Positions, int]]:
+    """Yield each number of a constant operand, and the part of the other operand that it meets."""
+    keeps_axes = numbers.ndim == 0 or (before is not None and before == after)
+    if numbers.size and (numbers == numbers.flat[0]).all():
+        if keeps_axes or not part:
+            yield part, int(numbers.flat[0])
+        return
+    varying = [axis for axis in range(-numbers.ndim, 0) if numbers.shape[axis] != 1]
+    if len(varying) != 1 or not keeps_axes or before is None or not 0 < numbers.size <= _MOST_POSITIONS:
+        return
+    axis = len(before) + varying[0]
+    if axis >= 0 and before[axis] == numbers.size:
+        for place in part.get(axis, range(numbers.size)):
+            yield {**part, axis: range(place, place + 1)}, int(numbers.flat[place])
+
+
+_SIGNED = {ir.DataType.INT32, ir.DataType.INT64}
+"""Types in which arithmetic with indices does not wrap around."""
+
+_LINES: dict[str, Callable[[int, int], Line]] = {
+    "Add": lambda number, _: Line(1, number),
+    "Sub": lambda number, place: Line(1, -number) if place == 0 else Line(-1, number),
+    "Mul": lambda number, _: Line(number),
+    "Neg": lambda _, __: Line(-1),
+}
+"""What is computed of the operand at a place, beside a constant number, by operator."""
+
 _RULES: dict[str, Callable[[ir.Node, ir.Value, Positions], Step]] = {
     **dict.fromkeys(("Identity", "Cast", "Gate"), _same),
     **dict.fromkeys(("Reshape", "Flatten"), _reshaped),
@@ -300,7 +356,7 @@ def integer_of(node: ir.Node, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _dims(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
+def _dims(value: ir.Value | None) -> Dims | None:
     """Return sizes, or the names of such as may be any."""
     if value is None or value.shape is None:
         return None

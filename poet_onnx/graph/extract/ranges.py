@@ -8,9 +8,13 @@ Rules:
     N3. Elsewhere negative indices count from the end, as in ONNX. Indices with several coordinates are held to the
         largest axis.
     N4. Lengths of sequences are 0 up to the longest.
-    N5. A number counts where operators that move or convert it can bring it to such a place. A bound holds for exactly
-        the part of an input that is read so, such as a column. Behind arithmetic, where a size is not known, and where
-        it cannot be told which part it is, nothing is bound: kernels refuse an index that is out of range.
+    N5. A number counts where operators that move or convert it can bring it to such a place, or add, subtract and
+        multiply it with constant integers. A bound holds for exactly the part of an input that is read so, such as a
+        column. Behind other arithmetic, where a size is not known, and where it cannot be told which part it is,
+        nothing is bound: kernels refuse an index that is out of range.
+    N6. A computed index counts from 0 where an exporter says that it is torch's embedding or index_select, and in
+        GatherElements. Elsewhere it may be one of torch's `x[index - 1]`, which counts from the end where it is
+        negative: the files look alike. One that OneHot reads is not bound, for it may stand for no class.
 """
 
 from __future__ import annotations
@@ -21,9 +25,17 @@ from functools import partial
 
 import onnx_ir as ir
 
+from poet_onnx.graph.extract.lines import AS_IT_IS
 from poet_onnx.graph.extract.parts import JOINS, MOVES, integer_of, parts_of_inputs
 from poet_onnx.graph.input_ranges import Range, Ranges
 from poet_onnx.graph.operators import KNOWN_DOMAINS, vocabulary
+
+IS_EMBEDDING = "poet.embedding"
+"""Key of a node's metadata that says: torch refuses a negative index here."""
+
+_CALL = "pkg.torch.onnx.fx_node"
+_FROM_0 = ("aten.embedding.default]", "aten.index_select.default]")
+"""Calls of torch, as its dynamo exporter writes them, that take no negative index."""
 
 _MOST_AXES = 64
 
@@ -38,10 +50,26 @@ def find_ranges(graph: ir.Graph) -> Ranges:
             continue
         parts = parts_of_inputs(numbers)
         allowed = rule(node) if parts else None
-        if allowed is not None:
-            for source, part in parts:
-                found.setdefault(source.name or "", {})[replace(allowed, part=part)] = None
+        for source, part, line in parts:
+            known = allowed if line == AS_IT_IS or allowed is None else _computed(node, allowed)
+            before = None if known is None else line.before(known)
+            if before is not None:
+                found.setdefault(source.name or "", {})[replace(before, part=part)] = None
     return {name: tuple(ranges) for name, ranges in found.items()}
+
+
+def _computed(node: ir.Node, allowed: Range) -> Range | None:
+    """Return what a number may be that is computed, given what one may be that an input holds."""
+    if node.op_type == "OneHot":
+        return None
+    if node.op_type in ("Gather", "Scatter", "ScatterElements") and not _is_embedding(node):
+        return replace(allowed, lowest=-allowed.highest - 1)
+    return allowed
+
+
+def _is_embedding(node: ir.Node) -> bool:
+    called = node.metadata_props.get(_CALL, "")
+    return IS_EMBEDDING in node.metadata_props or any(each in called for each in _FROM_0)
 
 
 def _origins(numbers: ir.Value) -> list[ir.Value]:
@@ -101,7 +129,7 @@ def _rows(node: ir.Node) -> Range | None:
     data, size = _input(node, 0), _size(node, 0, integer_of(node, "axis"))
     if data is None or size is None:
         return None
-    is_table = all(value.producer() is None for value in _origins(data))
+    is_table = _is_embedding(node) or all(value.producer() is None for value in _origins(data))
     return Range(0 if is_table else -size, size - 1)
 
 
