@@ -271,3 +271,41 @@ def test_fused_matmul_in_random_shapes(seed: int) -> None:
 def test_a_tensor_without_an_element_type_is_refused() -> None:
     with pytest.raises(InputError, match="has no element type"):
         check_size("Tensor 'x'", TensorType(ir.DataType.UNDEFINED, (2,)))
+
+
+FIXED = {
+    "(float[4,9] x) => (y) <int64[2] s = {2, 7}> { y = Reshape(x, s) }": r"36 elements, .* target \[2, 7\] has 14;",
+    "(float[4,9] x) => (y) <int64[2] s = {8, -1}> { y = Reshape(x, s) }": r"target \[8, -1\] has a multiple of 8;",
+    "(float[9] x) => (y) <int64[2] s = {9, 0}> { y = Reshape(x, s) }": r"target \[9, 0\] keeps a size that \[9\]",
+    "(float[4,9] x) => (y) <int64[2] s = {2, 9}> { y = Expand(x, s) }": r"size 4 in \[4, 9\], and its target 2 in",
+    "(float[64,9] x) => (y) <int64[2] s = {2, 64}> { y = Gather(x, s) }": "index 64 is outside the size 64 of",
+    "(float[5,9] x) => (y) <int64[1] s = {-10}> { y = Gather<axis: int = 1>(x, s) }": "index -10 is outside the size",
+    "(float[9] x) => (y) <int64[1] s = {9}> { y = GatherElements(x, s) }": "index 9 is outside the size 9",
+}
+
+
+@pytest.mark.parametrize("text", FIXED)
+def test_constants_of_another_size_are_refused_with_both_numbers(text: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 15]> g {text}')
+    model.graph.node[0].name = "odd"
+    with pytest.raises(InputError, match=rf"'odd' .*{FIXED[text]}.* give another size"):
+        infer(ir.from_proto(model))
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("(float[4,9] x) => (y) <int64[3] s = {0, 3, -1}> { y = Reshape(x, s) }", (4, 3, 3)),
+        ("(float[4,0] x) => (y) <int64[2] s = {0, 0}> { y = Reshape(x, s) }", (4, 0)),
+        ("(float[4,0] x) => (y) <int64[2] s = {0, 7}> { y = Reshape<allowzero: int = 1>(x, s) }", (0, 7)),
+        ("(float[4,0] x) => (y) <int64[2] s = {3, -1}> { y = Reshape(x, s) }", (3, 0)),
+        ("(float x) => (y) <int64[2] s = {1, 1}> { y = Reshape(x, s) }", (1, 1)),
+        ("(float[4,9] x) => (y) <int64[3] s = {3, 1, 9}> { y = Expand(x, s) }", (3, 4, 9)),
+        ("(float[4,1] x) => (y) <int64[2] s = {4, 0}> { y = Expand(x, s) }", (4, 0)),
+        ("(float[64,9] x) => (y) <int64[2] s = {-64, 63}> { y = Gather(x, s) }", (2, 9)),
+        ("(float[0,9] x) => (y) <int64[0] s = {}> { y = Gather(x, s) }", (0, 9)),
+    ],
+)
+def test_constants_that_fit_are_taken(text: str, shape: tuple[int, ...]) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 15]> g {text}')
+    assert infer(ir.from_proto(model)).types["y"].shape == shape

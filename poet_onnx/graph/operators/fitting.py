@@ -24,6 +24,10 @@ def same(*indices: int) -> Check:
     return check
 
 
+OTHER_SIZE = "give another size, or export the model at that size, or with dynamo=True"
+"""What to try where sizes of an earlier export are in a graph's constants."""
+
+
 def same_shape(*indices: int) -> Check:
     """Return a check: the inputs have one shape."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators.fitting import expect, said
+from poet_onnx.graph.operators.fitting import OTHER_SIZE, expect, said
 from poet_onnx.graph.operators.rules import (
     movement,
     nothing,
@@ -27,6 +27,18 @@ def _gathered(context: ShapeContext) -> list[TensorType]:
 
 def _gather(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     return [np.take(inputs[0], inputs[1].astype(np.int64), axis=context.axis(0, inputs[0].ndim))]
+
+
+def _indices_fit(context: ShapeContext) -> None:
+    """Gather(data, indices), GatherElements(data, indices): constant indices are in the data."""
+    indices = context.values[1] if context.has(1) else None
+    shape = context.type(0).shape
+    if indices is None or not indices.size or not shape:
+        return
+    size = shape[context.axis(0, len(shape))]
+    for index in (int(indices.min()), int(indices.max())):
+        if not -size <= index < size:
+            raise RuleError(f"its index {index} is outside the size {size} of {list(shape)}; {OTHER_SIZE}")
 
 
 def _coordinates_fit(context: ShapeContext) -> None:
@@ -88,8 +100,8 @@ def _ranked(call: Call) -> int:
 # What they take from malloc: github.com/microsoft/onnxruntime, v1.19.2, onnxruntime/core/providers/cpu/tensor, such as
 # GetIndices of scatter.cc; tests/costing/test_heap.py measures it.
 SPECS = [
-    OpSpec("Gather", value=_gather, work=movement, workspace=nothing),
-    OpSpec("GatherElements", work=movement, workspace=nothing),
+    OpSpec("Gather", value=_gather, check=_indices_fit, work=movement, workspace=nothing),
+    OpSpec("GatherElements", check=_indices_fit, work=movement, workspace=nothing),
     OpSpec(
         "GatherND", MICROSOFT_DOMAIN, check=_coordinates_fit, work=movement, workspace=nothing, heap=of_each_row(1, 8)
     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from poet_onnx.graph.operators.fitting import expect, expect_one_dtype
+from poet_onnx.graph.operators.fitting import OTHER_SIZE, expect, expect_one_dtype
 from poet_onnx.graph.operators.rules import INT64, like, movement, nothing, per_output, shape_from, writing
 from poet_onnx.graph.operators.shape_context import LARGEST_VALUE, Array, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, OpSpec, family
@@ -102,6 +103,38 @@ def _reshape(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     return [data.reshape([data.shape[i] if keep and n == 0 else int(n) for i, n in enumerate(target)])]
 
 
+def _elements_fit(context: ShapeContext) -> None:
+    """Reshape(data, target): a constant target has as many elements as the data."""
+    if not context.has(1) or context.values[1] is None:
+        return
+    data, target = context.type(0), list(context.integers(1))
+    keep = not context.integer("allowzero", 0)
+    if keep and any(size == 0 for size in target[len(data.shape) :]):
+        raise RuleError(f"its target {target} keeps a size that {list(data.shape)} does not have; {OTHER_SIZE}")
+    sizes = [data.shape[place] if keep and size == 0 else size for place, size in enumerate(target)]
+    count = math.prod(size for size in sizes if size != -1)
+    fits = data.elements % max(count, 1) == 0 if -1 in sizes else data.elements == count
+    if not fits:
+        made = f"a multiple of {count}" if -1 in sizes else count
+        raise RuleError(
+            f"its input has {data.elements} elements, as {list(data.shape)}, and its target {target} has {made}; "
+            f"{OTHER_SIZE}"
+        )
+
+
+def _repeats(context: ShapeContext) -> None:
+    """Expand(data, target): what is repeated has size 1, and a constant target the same size elsewhere."""
+    if not context.has(1) or context.values[1] is None:
+        return
+    shape, target = context.type(0).shape, context.integers(1)
+    for size, wanted in zip(shape[::-1], target[::-1], strict=False):
+        if 1 not in (size, wanted) and size != wanted:
+            raise RuleError(
+                f"its input has the size {size} in {list(shape)}, and its target {wanted} in {list(target)}; "
+                f"{OTHER_SIZE}"
+            )
+
+
 def _slice(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     data = inputs[0]
     if len(inputs) > 1:
@@ -164,13 +197,13 @@ def _joined(context: ShapeContext) -> list[Array | None]:
 
 SPECS = [
     OpSpec("Identity", value=_identity, **_VIEW),
-    OpSpec("Reshape", value=_reshape, **_VIEW),
+    OpSpec("Reshape", value=_reshape, check=_elements_fit, **_VIEW),
     OpSpec("Squeeze", value=_squeeze, **_VIEW),
     OpSpec("Unsqueeze", value=_unsqueeze, **_VIEW),
     OpSpec("Flatten", **_VIEW),
     OpSpec("Slice", value=_slice, **_MOVES),
     OpSpec("Transpose", value=_transpose, check=_permutes, **_MOVES),
-    OpSpec("Expand", value=_expand, **_MOVES),
+    OpSpec("Expand", value=_expand, check=_repeats, **_MOVES),
     OpSpec("Concat", value=_concat, **_MOVES),
     *family("Split Tile DepthToSpace SpaceToDepth", **_MOVES),
     OpSpec("Pad", MICROSOFT_DOMAIN, **_MOVES),
