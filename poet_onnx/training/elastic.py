@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from poet_onnx.errors import PoetWarning
 from poet_onnx.runtime.memory_left import memory_left, memory_pressure, resident_bytes
 
 MOST_PRESSURE, LEAST_PRESSURE = 0.1, 0.01
@@ -41,6 +43,17 @@ def room_here(root: Path = Path("/")) -> Room:
     return Room(resident_bytes(root) + memory_left(root).size_bytes, memory_pressure(root))
 
 
+def warn_of_shortage(smallest_bytes: int, room: Room) -> None:
+    """Warn that there is no room for the smallest plan."""
+    warnings.warn(
+        f"The smallest plan is for {smallest_bytes:,} bytes of RAM, and this process has or could take "
+        f"{room.size_bytes:,}, so the system may kill it: end other programs, raise the limit of its control group, "
+        "or rewrite the original with a smaller budget among --ram-budgets.",
+        PoetWarning,
+        stacklevel=4,
+    )
+
+
 class Follower:
     """Follows the memory that there is."""
 
@@ -60,18 +73,23 @@ class Follower:
         self._budgets, self._room, self._now = tuple(budgets_bytes), room, now
         self._roomy_steps = 0
         self._patient_until = float("-inf")
+        self._was_short = False
 
     def next(self, budget_bytes: int) -> int:
         """Return the budget of the plan for the step that comes.
 
         A plan that there is no more room for gives way to the largest one that fits, at once. Where tasks wait for
         memory, the next smaller one runs; a larger one only where nobody has waited, and there has been room for it
-        for a while.
+        for a while. Where there is not even room for the smallest, a warning says so, once until there is room again.
 
         Args:
             budget_bytes: of the plan of the last step.
         """
         room, place = self._room(), self._budgets.index(budget_bytes)
+        is_short = room.size_bytes < self._budgets[0]
+        if is_short and not self._was_short:
+            warn_of_shortage(self._budgets[0], room)
+        self._was_short = is_short
         fitting = max((each for each in self._budgets if each <= room.size_bytes), default=self._budgets[0])
         if fitting < budget_bytes:
             return self._changed(fitting)

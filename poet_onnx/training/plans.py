@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.metadata import TRAINING_KEY
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import files_beside, read_metadata
 from poet_onnx.files.regular import resolved
-from poet_onnx.training.elastic import Follower, room_here
+from poet_onnx.training.elastic import Follower, room_here, warn_of_shortage
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.prepared import Prepared, Wishes, open_model
 
@@ -87,16 +86,10 @@ class Plans:
         """
         if self._family is None:
             return None
-        size_bytes, smallest = room_here().size_bytes, self._family.budgets_bytes[0]
-        if size_bytes < smallest:
-            warnings.warn(
-                f"The smallest plan is for {smallest:,} bytes of RAM, and this process has or could take "
-                f"{size_bytes:,}, so the system may kill it: end other programs, raise the limit of its control group, "
-                "or rewrite the original with a smaller budget among --ram-budgets.",
-                PoetWarning,
-                stacklevel=3,
-            )
-        return self.within(max(size_bytes, smallest))
+        room, smallest = room_here(), self._family.budgets_bytes[0]
+        if room.size_bytes < smallest:
+            warn_of_shortage(smallest, room)
+        return self.within(max(room.size_bytes, smallest))
 
     def follower(self) -> Follower:
         """Return what follows the memory that there is.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
 from memory_trees import MIB, group, machine, pressure, write
 
+from poet_onnx.errors import PoetWarning
 from poet_onnx.training.elastic import PRESSURE_SECONDS, STEPS_TO_GROW, Follower, Room, room_here
 
 SMALL, MIDDLE, LARGE = BUDGETS = (10, 20, 30)
@@ -30,8 +32,19 @@ class Board:
 
 
 def test_what_does_not_fit_gives_way_at_once() -> None:
-    for size_bytes, budget in ((30, LARGE), (29, MIDDLE), (19, SMALL), (1, SMALL), (-5, SMALL)):
+    for size_bytes, budget in ((30, LARGE), (29, MIDDLE), (19, SMALL)):
         assert Board(size_bytes).steps(1) == [budget]
+
+
+def test_a_warning_says_once_until_there_is_room_again_that_not_even_the_smallest_plan_fits() -> None:
+    board = Board(SMALL)
+    for size_bytes in (9, -5):
+        board.room = Room(size_bytes, 0.0)
+        with pytest.warns(PoetWarning, match=f"smallest plan is for 10 bytes .* could take {size_bytes}, so") as found:
+            assert board.steps(3) == [SMALL] * 3
+        assert len(found) == 1
+        board.room = Room(SMALL, 0.0)
+        board.steps(1)
 
 
 def test_a_larger_plan_needs_room_for_a_while() -> None:
@@ -79,7 +92,8 @@ def test_a_recorded_board_whose_group_shrinks_waits_and_grows(tmp_path: Path) ->
     assert room_here(tmp_path).size_bytes == 108 * MIB
     assert follower.next(large) == middle
     group(tmp_path, scope, limit=128, high=70, used=80)  # has 10 too much
-    assert follower.next(middle) == small
+    with pytest.warns(PoetWarning, match="smallest plan is for 67,108,864 bytes"):
+        assert follower.next(middle) == small
     group(tmp_path, scope, limit=None, used=80)
     assert [follower.next(small) for _ in range(STEPS_TO_GROW)] == [small] * (STEPS_TO_GROW - 1) + [large]
     write(tmp_path / "sys/fs/cgroup/system.slice/memory.pressure", pressure(0.4))
