@@ -33,6 +33,11 @@ class Objective:
         if given is not None:
             self.targets = [given] if isinstance(given, torch.Tensor) else list(given)
             wanted = sum(term.kind != "output" for term in loss.terms)
+            if isinstance(given, Mapping) or not all(isinstance(each, torch.Tensor) for each in self.targets):
+                raise InputError(
+                    "example_labels must be a tensor, or a list of tensors where the loss has several terms with "
+                    f"labels, in the order of the terms: this one takes {wanted}."
+                )
             if len(self.targets) != wanted:
                 raise InputError(f"{len(self.targets)} example labels were given, but the loss takes {wanted}.")
         self._generator = torch.Generator().manual_seed(0)

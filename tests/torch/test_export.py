@@ -390,3 +390,9 @@ def test_a_gradient_stops_at_a_marked_node() -> None:
     assert sources(node) == []
     del node.metadata_props[STOPS_GRADIENT]
     assert sources(node) == [x]
+
+
+@pytest.mark.parametrize("labels", [{"labels": torch.zeros(2, dtype=torch.int64)}, ["labels"]])
+def test_example_labels_that_are_no_tensors_in_the_order_of_the_loss_are_refused(tmp_path: Path, labels: Any) -> None:
+    with pytest.raises(InputError, match=r"example_labels must be a tensor, or a list of .* this one takes 1"):
+        export(nn.Linear(3, 2), torch.ones(2, 3), tmp_path, "legacy", loss="cross-entropy", example_labels=labels)
