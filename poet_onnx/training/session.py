@@ -261,7 +261,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             rate = as_number(given)
             if rate is None or rate < 0:
                 raise InputError(
-                    f"After {done.updates} updates the schedule gives {shown(given)}: give a rate of 0 or more."
+                    f"After {done.updates} updates the schedule gives {shown(given)}: let it return a number of 0 or "
+                    "more, such as float(rate)."
                 )
             if self._progress is not done:
                 raise InputError("The schedule has trained, or loaded a checkpoint, itself: let it only return a rate.")

@@ -151,7 +151,8 @@ def test_schedules_set_the_rate_of_each_update(model_path: Callable[..., Path]) 
     train(halted, 8)
     assert digest(constant) == digest(halted)
     for rate in (-1.0, None, "0.1", 1e300):
-        with pytest.raises(InputError, match=f"After 0 updates the schedule gives {re.escape(repr(rate))}"):
+        sentence = f"After 0 updates the schedule gives {re.escape(repr(rate))}: let it return a number of 0 or more"
+        with pytest.raises(InputError, match=sentence):
             train(session_of(path, schedule=lambda _, rate=rate: rate), 1)
 
 
