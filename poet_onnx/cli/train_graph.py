@@ -28,7 +28,8 @@ def train_graph(
     """Differentiate the forward model MODEL, and write what training takes to the folder OUTPUT."""
     files = {name: output / name for name in (TRAINING, EVALUATION, VALUES)}
     if output.is_dir():
-        check_writable(files, inputs={"FORWARD": model}, force=force)
+        for path in files.values():
+            check_writable({"--output": path}, inputs={"FORWARD": model}, force=force)
     elif output.exists():
         raise InputError(f"--output {output} is no folder; name another one.")
     with terminal.ProgressLine(f"differentiating {model}"):

@@ -296,7 +296,7 @@ def test_existing_files_stay_unless_they_may_be_replaced(cli: Cli, forward: Path
     (folder / "eval_model.onnx").write_text("mine")
     refused = cli("train-graph", forward, "-o", folder, "--loss", "mse")
     assert (refused.code, [path.name for path in folder.iterdir()]) == (2, ["eval_model.onnx"])
-    assert "exists; give --force" in refused.err
+    assert refused.err.startswith(f"error: --output {folder / 'eval_model.onnx'} exists; give --force"), refused.err
     assert cli("train-graph", forward, "-o", folder, "--loss", "mse", "--force").code == 0
     assert len(list(folder.iterdir())) == 3
 
