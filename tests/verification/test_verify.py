@@ -231,9 +231,13 @@ def test_a_model_that_the_runtime_refuses_is_a_problem_not_a_crash(path: Path, r
 
 
 def test_a_model_that_fails_as_it_runs_is_a_problem_not_a_crash(tmp_path: Path) -> None:
-    """A constant index is beyond what it is one of, which nobody looks at before the node runs."""
+    """A computed index is beyond what it is one of, which nobody can know before the node runs."""
     nodes = [
-        helper.make_node("Constant", [], ["columns"], value_ints=[0, 7]),
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Sub", ["most", "most"], ["nothing"]),
+        helper.make_node("Cast", ["nothing"], ["moved"], to=onnx.TensorProto.INT64),
+        helper.make_node("Constant", [], ["places"], value_ints=[0, 7]),
+        helper.make_node("Add", ["places", "moved"], ["columns"]),
         helper.make_node("Gather", ["x", "columns"], ["chosen"], axis=1),
         helper.make_node("MatMul", ["chosen", "w"], ["scores"]),
     ]
