@@ -160,7 +160,12 @@ def parse_lifetime(value: SupportsIndex | str, *, name: str) -> int:
         InputError: if it is no such number, not positive, or absurdly large.
     """
     wanted = "a whole number of steps, such as 100000steps"
-    number, unit = _split(value if isinstance(value, str) else shown(value), name, wanted)
+    if isinstance(value, str):
+        number, unit = _split(value, name, wanted)
+    elif is_number(value):
+        number, unit = float(value), ""
+    else:
+        raise InputError(f"{name} {shown(value)} is not understood; give {wanted}.")
     if unit.lower() not in ("", "step", "steps") or not number.is_integer():
         raise InputError(f"{name} {shown(value)} is not understood; give {wanted}.")
     _check_range(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_runs import Cli
 
@@ -94,7 +95,7 @@ def test_a_device_without_storage_has_nothing_to_limit(model: Path) -> None:
 
 
 def test_steps_are_read_as_people_write_them() -> None:
-    for value, steps in ((7, 7), ("7", 7), ("7steps", 7), ("1 step", 1), ("1e5 steps", 100_000)):
+    for value, steps in ((7, 7), (np.int64(7), 7), ("7", 7), ("7steps", 7), ("1 step", 1), ("1e5 steps", 100_000)):
         assert parse_lifetime(value, name="lifetime") == steps
     for value in ("1.5steps", "steps", "7 hours", "1e400", True):
         with pytest.raises(poet_onnx.InputError):
