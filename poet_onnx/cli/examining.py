@@ -99,7 +99,7 @@ def verify(
         _show(run, findings.process_run_lines(run), as_json)
         context.exit(0 if run.passed else 1)
     if trace_out is not None:
-        check_writable({"--trace-out": trace_out}, inputs={"ORIGINAL": original, "REWRITTEN": rewritten}, force=force)
+        check_writable([("--trace-out", trace_out)], inputs={"ORIGINAL": original, "REWRITTEN": rewritten}, force=force)
     with TemporaryDirectory(prefix="poet-onnx-") as folder:
         profile_out = None if trace_out is None else Path(folder, "profile.json")
         with terminal.ProgressLine(f"running both models for {feeds} steps"):
@@ -220,7 +220,7 @@ def profile(
             "Give --device for one that has a profile, or --write-device to make a profile of this board.", context
         )
     wanted = {"--output": output} | ({} if write_device is None else {"--write-device": write_device})
-    check_writable(wanted, inputs={"MODEL": model}, force=force)
+    check_writable(wanted.items(), inputs={"MODEL": model}, force=force)
     known = load_device(device or like or device_like(board_model()))
     if known.planning_only:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from poet_onnx.errors import InputError
@@ -13,12 +14,12 @@ _MODELS = ("MODEL", "FORWARD")
 """Inputs that may have their weights in other files."""
 
 
-def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bool) -> None:
+def check_writable(paths: Iterable[tuple[str, Path]], *, inputs: dict[str, Path], force: bool) -> None:
     """Refuse paths that could not be written at the end, before any work is done.
 
     Args:
-        paths: what will be written, by the option or argument that named it.
-        inputs: what is read, likewise; never written over, with or without `force`.
+        paths: what will be written, each behind the option or argument that named it.
+        inputs: what is read, by the same; never written over, with or without `force`.
         force: existing files may be replaced.
 
     Raises:
@@ -29,7 +30,7 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
     for option, path in inputs.items():
         for each in files_read(path) if option in _MODELS else ():
             seen.setdefault(each, f"the weights of {option}")
-    for option, path in paths.items():
+    for option, path in paths:
         other = seen.setdefault(resolved(path), option)
         if other != option:
             raise InputError(f"{option} and {other} are the same file, {path}; give another {option}.")

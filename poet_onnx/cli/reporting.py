@@ -39,7 +39,9 @@ def report(
         raise click.UsageError("--profiled needs --trace-out.", context)
     outputs = {option: path for option, path in (("--output", output), ("--trace-out", trace_out)) if path is not None}
     given = {"MODEL": model, "--verified": verified, "--compared": compared, "--curve": curve, "--profiled": profiled}
-    check_writable(outputs, inputs={name: path for name, path in given.items() if path is not None}, force=force)
+    check_writable(
+        outputs.items(), inputs={name: path for name, path in given.items() if path is not None}, force=force
+    )
     measured = None if verified is None else Measured.read(verified)
     recording = None if profiled is None else Recording.read(profiled)
     is_page = as_json or (output is not None and _FORMS[output.suffix.lower()] is page_of)

@@ -69,7 +69,9 @@ def rewrite(
     )
     given = {"MODEL": model, "--plan": plan, "--costs": costs}
     given |= {f"--known-plan {known}": known for known in planning["known_plans"]}
-    check_writable(outputs, inputs={option: path for option, path in given.items() if path is not None}, force=force)
+    check_writable(
+        outputs.items(), inputs={option: path for option, path in given.items() if path is not None}, force=force
+    )
 
     measured = None if costs is None else load_measured(costs)
     with terminal.ProgressLine(f"ordering and planning {model}") as progress:

@@ -28,8 +28,7 @@ def train_graph(
     """Differentiate the forward model MODEL, and write what training takes to the folder OUTPUT."""
     files = {name: output / name for name in (TRAINING, EVALUATION, VALUES)}
     if output.is_dir():
-        for path in files.values():
-            check_writable({"--output": path}, inputs={"FORWARD": model}, force=force)
+        check_writable((("--output", path) for path in files.values()), inputs={"FORWARD": model}, force=force)
     elif output.exists():
         raise InputError(f"--output {output} is no folder; name another one.")
     with terminal.ProgressLine(f"differentiating {model}"):

@@ -22,7 +22,7 @@ from poet_onnx.graph.extract import load_model
 
 
 def test_a_new_file_in_a_folder_is_fine(tmp_path: Path) -> None:
-    check_writable({"OUT": tmp_path / "new"}, inputs={"MODEL": tmp_path / "model"}, force=False)
+    check_writable({"OUT": tmp_path / "new"}.items(), inputs={"MODEL": tmp_path / "model"}, force=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -30,8 +30,8 @@ def test_an_existing_file_needs_force(tmp_path: Path) -> None:
     path = tmp_path / "there"
     path.write_text("old")
     with pytest.raises(InputError, match="--force"):
-        check_writable({"OUT": path}, inputs={}, force=False)
-    check_writable({"OUT": path}, inputs={}, force=True)
+        check_writable({"OUT": path}.items(), inputs={}, force=False)
+    check_writable({"OUT": path}.items(), inputs={}, force=True)
     assert path.read_text() == "old"
 
 
@@ -41,7 +41,7 @@ def test_an_input_is_never_written_over(tmp_path: Path, force: bool) -> None:
     path.write_text("model")
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(InputError, match="same file"):
-        check_writable({"OUT": tmp_path / "link"}, inputs={"MODEL": path}, force=force)
+        check_writable({"OUT": tmp_path / "link"}.items(), inputs={"MODEL": path}, force=force)
 
 
 @pytest.mark.parametrize("option", ["MODEL", "FORWARD"])
@@ -54,7 +54,7 @@ def test_the_weights_of_a_model_are_never_written_over(tmp_path: Path, option: s
     onnx.save(model, path, save_as_external_data=True, location="y.safetensors", size_threshold=0)
     data = (tmp_path / "y.safetensors").read_bytes()
     with pytest.raises(InputError, match=f"OUT and the weights of {option} are the same file"):
-        check_writable({"OUT": tmp_path / "y.safetensors"}, inputs={option: path}, force=True)
+        check_writable({"OUT": tmp_path / "y.safetensors"}.items(), inputs={option: path}, force=True)
     with pytest.raises(InputError, match="is a file that the model was read from"):
         poet_onnx.rewrite(path, loss="mse", train="w", device="a72", target="stock").save(tmp_path / "y.onnx")
     with pytest.raises(InputError, match="is a file that the model was read from"):
@@ -65,26 +65,26 @@ def test_the_weights_of_a_model_are_never_written_over(tmp_path: Path, option: s
 
 def test_two_outputs_need_two_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="same file"):
-        check_writable({"OUT": tmp_path / "a", "--plan-out": tmp_path / "a"}, inputs={}, force=True)
+        check_writable({"OUT": tmp_path / "a", "--plan-out": tmp_path / "a"}.items(), inputs={}, force=True)
 
 
 def test_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
-        check_writable({"OUT": tmp_path}, inputs={}, force=True)
+        check_writable({"OUT": tmp_path}.items(), inputs={}, force=True)
     with pytest.raises(InputError, match="no folder"):
-        check_writable({"OUT": tmp_path / "absent" / "a"}, inputs={}, force=True)
+        check_writable({"OUT": tmp_path / "absent" / "a"}.items(), inputs={}, force=True)
 
 
 def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(InputError, match="device, pipe or socket"):
-        check_writable({"OUT": path}, inputs={}, force=True)
+        check_writable({"OUT": path}.items(), inputs={}, force=True)
 
 
 def test_a_folder_without_permission_is_refused() -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        check_writable({"OUT": Path("/proc/model.onnx")}, inputs={}, force=False)
+        check_writable({"OUT": Path("/proc/model.onnx")}.items(), inputs={}, force=False)
 
 
 def test_text_is_written_with_the_usual_permissions(tmp_path: Path) -> None:
