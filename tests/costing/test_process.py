@@ -314,14 +314,8 @@ def test_constants_take_what_is_said(tmp_path: Path) -> None:
         path = tmp_path / f"own-{own}.onnx"
         onnx.save(sliced(own=own), path)
         result = rewrite(path, device="host", target="stock", loss="mse", train=["v", "w"])
-        model, parameters = path.with_suffix(".poet.onnx"), path.with_suffix(".poet.safetensors")
-        result.save(model)
-        job = training_job(
-            result.model, read_settings(result.model), model, parameters, steps=3, threads=1, page_dir=None
-        )
-        trials = [train(job, None, STOCK_PYTHON) for _ in range(2)]  # the first one writes bytecode
-        assert trials[1].figures is not None, trials[1].ending
-        taken.append((training_alone(result.process).peak_bytes, trials[1].figures["peak_bytes"]))
+        measured_bytes = trained_alone_bytes(result, tmp_path, STOCK_PYTHON)
+        taken.append((training_alone(result.process).peak_bytes, measured_bytes))
     predicted, measured = (of_own - of_shared for of_shared, of_own in zip(*taken, strict=True))
     assert measured > 1 << 20
     assert abs(predicted - measured) < 1 << 20
