@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -51,7 +50,7 @@ class Epoch:
 
     Attributes:
         number: from 0.
-        figures: `loss`, the mean over the epoch's batches (after a resume those since then), and `evaluation_loss`.
+        figures: `loss`, the mean over the epoch's batches, and `evaluation_loss`.
         learning_rate: of the last update.
         seconds: with evaluation.
     """
@@ -86,8 +85,8 @@ class SessionLoop:
     _rate: float
     _training: bool
     _turn: Turn
-    _place: tuple[int, int] | None = None
-    """Epoch and position after the step that comes, of `fit`."""
+    _fitting: int | None = None
+    """Epoch of `fit` in which the step that comes is."""
 
     step: Callable[..., float]
     _evaluate: Callable[[], Runner]
@@ -216,9 +215,7 @@ class SessionLoop:
         begin, number = time.perf_counter(), self._progress.epoch
         source = loader(number) if callable(loader) else loader
         batches, count = self._left(source), len(source) if isinstance(source, Sized) else None
-        losses: list[float] = []
         for loss in self._losses(batches, number):
-            losses.append(loss)
             step = Step(number, self._progress.position, count, loss, self.learning_rate)
             for each in callbacks:
                 each.on_step_end(self, step)
@@ -227,10 +224,10 @@ class SessionLoop:
                 f"The loader gave no batch in epoch {number}: give one that can be read again, such as a list or a "
                 "DataLoader, or a function of the epoch's number that returns one."
             )
-        figures = {"loss": math.fsum(losses) / len(losses) if losses else math.nan}
+        figures = {"loss": self._progress.mean_loss}
         if evaluate is not None:
             figures |= {f"evaluation_{name}": figure for name, figure in self.evaluate(evaluate, metrics).items()}
-        self._progress = replace(self._progress, epoch=number + 1, position=0)
+        self._progress = self._progress.after_epoch()
         return Epoch(number, figures, self.learning_rate, time.perf_counter() - begin)
 
     def _left(self, source: Iterable[Any]) -> Iterator[Any]:
@@ -255,11 +252,11 @@ class SessionLoop:
         batch: Any = next(batches, _END)
         if batch is _END:
             return None
-        self._place = epoch, self._progress.position + 1
+        self._fitting = epoch
         try:
             return self.step(*_parts(batch))
         finally:
-            self._place = None
+            self._fitting = None
 
     def _add_next(self, batches: Iterator[Any], means: Means) -> bool:
         """Evaluate the next batch, and let go of it; return whether there was one."""

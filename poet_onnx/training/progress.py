@@ -33,6 +33,7 @@ class Progress:
         runs: of the training graph so far.
         epoch: that `fit` is in, from 0.
         position: batches of that epoch that were trained on.
+        losses: their sum; None where one was no finite number, or a file of before does not say it.
     """
 
     optimizer: Optimizer
@@ -45,6 +46,7 @@ class Progress:
     runs: int = 0
     epoch: int = 0
     position: int = 0
+    losses: float | None = 0.0
 
     def to_values(self) -> dict[str, object]:
         """Return it as values that JSON knows."""
@@ -59,6 +61,20 @@ class Progress:
             "clip_norm": None if self.clip_norm is None else float(self.clip_norm),
             "seeds": dict(self.seeds),
         }
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the epoch's batches so far, of which there must be one; NaN where it is not known."""
+        return math.nan if self.losses is None else self.losses / self.position
+
+    def after_batch(self, epoch: int, loss: float) -> Progress:
+        """Return it behind another batch of an epoch."""
+        losses = math.nan if self.losses is None else self.losses + loss
+        return replace(self, epoch=epoch, position=self.position + 1, losses=losses if math.isfinite(losses) else None)
+
+    def after_epoch(self) -> Progress:
+        """Return it behind the epoch."""
+        return replace(self, epoch=self.epoch + 1, position=0, losses=0.0)
 
     @staticmethod
     def from_values(values: Mapping[str, object], source: object) -> Progress:
@@ -76,9 +92,11 @@ class Progress:
                 f"{source} is in format {_short(values.get('format'))}, but this version reads {_FORMAT}: give it to "
                 "a new TrainingSession as its parameters, to start from them with a new optimizer."
             )
-        values = {"groups": [], **values}
+        values = {"groups": [], "losses": None if values.get("position") else 0.0, **values}
         unsaid = InputError(f"{source} does not say how far it is: it was not written by this version.")
-        optimizer, seeds, clip_norm = (values.get(name) for name in ("optimizer", "seeds", "clip_norm"))
+        optimizer, seeds, clip_norm, losses = (
+            values.get(name) for name in ("optimizer", "seeds", "clip_norm", "losses")
+        )
         counts = {name: values.get(name) for name in _COUNTS}
         whole = {name: count for name, count in counts.items() if _whole(count)}
         known = {"format", *(field.name for field in dataclasses.fields(Progress))}
@@ -88,12 +106,19 @@ class Progress:
             raise unsaid
         if not (clip_norm is None or (isinstance(clip_norm, float) and 0 < clip_norm < math.inf)):
             raise unsaid
+        if not (losses is None or (isinstance(losses, float) and math.isfinite(losses))):
+            raise unsaid
         try:
             groups = from_values(values["groups"])
         except InputError as error:
             raise unsaid from error
         progress = Progress(
-            optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, groups=groups, **whole
+            optimizer=from_settings(optimizer),
+            clip_norm=clip_norm,
+            seeds=seeds,
+            groups=groups,
+            losses=losses,
+            **whole,
         )
         in_all = progress.updates * progress.accumulation_steps + progress.batches
         if progress.batches >= progress.accumulation_steps or progress.runs != in_all:

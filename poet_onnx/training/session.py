@@ -275,17 +275,15 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             self._step.run(feeds)
             if updating:
                 self._update()
+            loss = self._step.number(self._description.loss)
             self._progress = replace(
-                done,
+                done if self._fitting is None else done.after_batch(self._fitting, loss),
                 runs=done.runs + 1,
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
-                epoch=done.epoch if self._place is None else self._place[0],
-                position=done.position if self._place is None else self._place[1],
             )
             if self._memory.store is not None:
                 self._memory.store.end_step(self._progress, self._commit_every)
-        loss = self._step.number(self._description.loss)
         was_finite, self._last_loss = math.isfinite(self._last_loss), loss
         if was_finite and not math.isfinite(loss):
             warnings.warn(why_not_finite(loss, self._progress.runs, feeds), PoetWarning, stacklevel=3)

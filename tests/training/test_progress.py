@@ -15,13 +15,16 @@ from poet_onnx.errors import InputError
 from poet_onnx.training.progress import Progress
 
 PROGRESS = Progress(AdamW(1e-4, weight_decay=0.1), 4, 1.5, {"a": 7, "b": 2**40}, updates=3, batches=2, runs=14)
+AMID = dataclasses.replace(PROGRESS, epoch=1, position=2, losses=2.5)
 GROUPED = dataclasses.replace(
     PROGRESS, groups=(ParameterGroup("vectors", weight_decay=0.0), ParameterGroup("a", None, 2))
 )
 
 
 @pytest.mark.parametrize(
-    "progress", [PROGRESS, GROUPED, Progress(SGD(), 1, None, {})], ids=["full", "grouped", "empty"]
+    "progress",
+    [PROGRESS, GROUPED, Progress(SGD(), 1, None, {}), AMID, AMID.after_batch(1, math.inf)],
+    ids=["full", "grouped", "empty", "amid an epoch", "a loss that is no number"],
 )
 def test_progress_survives_a_file(progress: Progress) -> None:
     assert Progress.from_values(json.loads(json.dumps(progress.to_values())), "file") == progress
@@ -33,10 +36,25 @@ def test_damaged_progress_is_refused(name: str, value: object) -> None:
     values = {**PROGRESS.to_values(), name: value}
     with pytest.raises(InputError, match=r"in format|does not say how far|no such optimizer|no settings"):
         Progress.from_values(values, "file")
-    if name not in ("clip_norm", "groups"):  # None is a value of it; what names no groups has none
+    if name not in ("clip_norm", "groups", "losses"):  # None is a value of it, or what does not name it has none
         values.pop(name)
         with pytest.raises(InputError, match=r"in format None|does not say how far"):
             Progress.from_values(values, "file")
+
+
+def test_the_mean_loss_of_an_epoch_counts_all_its_batches() -> None:
+    assert PROGRESS.after_batch(0, 1.0).after_batch(0, 4.0).mean_loss == 2.5
+    assert AMID.after_batch(1, 0.5).mean_loss == 1.0
+    assert math.isnan(AMID.after_batch(1, -math.inf).after_batch(1, math.inf).mean_loss)
+    assert AMID.after_epoch().after_batch(2, 0.5).mean_loss == 0.5
+
+
+def test_a_file_of_before_leaves_the_mean_loss_of_its_epoch_open() -> None:
+    for progress in (PROGRESS, AMID):
+        values = progress.to_values()
+        del values["losses"]
+        read = Progress.from_values(values, "file")
+        assert math.isnan(read.after_batch(progress.epoch, 1.0).mean_loss) == bool(progress.position)
 
 
 DAMAGE = [
@@ -65,6 +83,8 @@ DAMAGE = [
     {"more": 1},
     {"epoch": -1},
     {"position": "2"},
+    {"losses": math.nan},
+    {"losses": 1},
 ]
 SETTINGS = [
     {"kind": "Adamw"},
