@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -18,12 +17,14 @@ import numpy  # noqa: F401
 del os.environ["OPENBLAS_NUM_THREADS"]
 
 import pytest
+from after_import import AfterImport, make_session_without_arena, parse_operators_once
 from cli_runs import Cli, Result
-from first_session import SessionWithoutArena
 from hypothesis import settings
+from kept_objects import KeptObjects
 from model_cache import cache_directory, export
 
-sys.meta_path.insert(0, SessionWithoutArena())
+sys.meta_path.insert(0, AfterImport("onnxruntime", make_session_without_arena))
+sys.meta_path.insert(0, AfterImport("torch.onnx._internal.exporter._registration", parse_operators_once))
 # Tests that import onnxruntime.training would have sessions of later ones warn of it.
 sys.modules["onnxruntime.training.ortmodule"] = None  # type: ignore[assignment]
 settings.register_profile("usual", max_examples=20, deadline=None, derandomize=True)
@@ -31,17 +32,16 @@ settings.register_profile("deep", max_examples=200, deadline=None)
 settings.load_profile("usual")  # scripts/test --deep asks for the other one
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep searches for cycles short."""
+    config.pluginmanager.register(KeptObjects())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse names with an address in memory: each process of xdist would have another one, and run nothing."""
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} has the address of an object in its name: give ids=")
-
-
-def pytest_collection_finish() -> None:
-    """Let no search for cycles look again at what collecting the tests has made."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_checkpoint_is_loaded_without_another_session(
 ) -> None:
     """With dropout, in a graph that the session runs from its file."""
     path, saved, model = model_path("transformer"), tmp_path / "saved.safetensors", tmp_path / "model.onnx"
-    poet_onnx.rewrite(path, device="a72", activation_budget="70%", gap=0.5, optimizer="adamw").save(model)
+    poet_onnx.rewrite(path, device="a72", method="dtr", activation_budget="90%", optimizer="adamw").save(model)
     session = poet_onnx.TrainingSession(model, path.with_name("checkpoint"))
     train(session, 2)
     session.save_checkpoint(saved)

@@ -37,7 +37,7 @@ def path(model_path: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="module")
 def made(path: Path) -> RewriteResult:
     """Return a rewrite that recomputes and pages within a deadline."""
-    result = poet_onnx.rewrite(path, device="host", activation_budget="35%", deadline="1.5x", time_limit_seconds=10)
+    result = poet_onnx.rewrite(path, device="host", activation_budget="35%", deadline="1.5x", time_limit_seconds=2)
     assert result.rewritten.page_out_bytes
     return result
 

@@ -166,7 +166,6 @@ def recurrent(kind: str, **options: Any) -> Applied:
         [(kind, exporter) for kind in ("RNN", "LSTM", "GRU") for exporter in tracing.OPSETS],
         ("RNN", "dynamo"),
         ("LSTM", "legacy"),
-        ("GRU", "legacy"),
     ),
 )
 def test_recurrent_layers_drop_numbers_between_them(kind: str, exporter: str, tmp_path: Path) -> None:

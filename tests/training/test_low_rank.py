@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from deep import sampled
 from forward_models import parse, random
 from onnxruntime import InferenceSession
 from safetensors.numpy import load_file, save_file
@@ -115,8 +117,14 @@ def test_with_frozen_weights_alone_in_a_store_a_step_writes_nothing(tmp_path: Pa
     assert written == [(True, written[0][1])] * 3
 
 
-@pytest.mark.parametrize("targets", ["first", "second", "first,second"])
-@pytest.mark.parametrize("store", ["never", "frozen"])
+@pytest.mark.parametrize(
+    ("targets", "store"),
+    sampled(
+        itertools.product(["first", "second", "first,second"], ["never", "frozen"]),
+        ("first", "never"),
+        ("second", "frozen"),
+    ),
+)
 def test_an_adapter_is_merged_into_its_own_weight_where_others_have_the_same_numbers(
     tmp_path: Path, targets: str, store: str
 ) -> None:
