@@ -46,10 +46,11 @@ class Objective:
         """Return the loss.
 
         Raises:
-            InputError: if an output is not there.
+            InputError: if an output is not there, or labels that were given do not fit it.
         """
         import torch
 
+        is_given = bool(self.targets)
         sources = [self._source(outputs, term.output) for term in self._loss.terms]
         if not self.targets:
             pairs = zip(self._loss.terms, sources, strict=True)
@@ -66,7 +67,17 @@ class Objective:
             else:
                 target = next(targets)
                 fitting = target.to(source.dtype) if target.is_floating_point() else target
-                value = _VALUES[term.kind](source, fitting, self._loss)
+                try:
+                    if term.kind in _OF_EQUAL_SHAPES and target.shape != source.shape:
+                        raise ValueError("both must have the same shape")  # torch would repeat the smaller one
+                    value = _VALUES[term.kind](source, fitting, self._loss)
+                except (RuntimeError, ValueError, IndexError) as error:
+                    if not is_given:
+                        raise
+                    raise InputError(
+                        f"Example labels of shape {list(target.shape)} and type {target.dtype} do not fit an output"
+                        f" of shape {list(source.shape)} in the loss {term.kind}: {str(error).rstrip('.')}."
+                    ) from error
             value = value * term.factor
             total = value if total is None else total + value
         assert isinstance(total, torch.Tensor)
@@ -159,6 +170,7 @@ _VALUES: Mapping[str, Callable[[Tensor, Tensor, Loss], Tensor]] = {
     "l1": _mean_distance,
     "bce-logits": _binary_cross_entropy,
 }
+_OF_EQUAL_SHAPES = ("mse", "l1", "bce-logits")
 _DRAWN: Mapping[str, Callable[[Tensor, Loss, Generator], Tensor]] = {
     "cross-entropy": _labels,
     "cross-entropy-last": _labels_last,

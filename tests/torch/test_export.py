@@ -396,3 +396,16 @@ def test_a_gradient_stops_at_a_marked_node() -> None:
 def test_example_labels_that_are_no_tensors_in_the_order_of_the_loss_are_refused(tmp_path: Path, labels: Any) -> None:
     with pytest.raises(InputError, match=r"example_labels must be a tensor, or a list of .* this one takes 1"):
         export(nn.Linear(3, 2), torch.ones(2, 3), tmp_path, "legacy", loss="cross-entropy", example_labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "why"),
+    [
+        ("cross-entropy", torch.zeros(3, dtype=torch.int64), r"\[3\] .* output of shape \[2, 2\] .* batch_size"),
+        ("cross-entropy", torch.full((2,), 7), "Target 7 is out of bounds"),
+        ("mse", torch.zeros(1, 2), r"\[1, 2\] .* in the loss mse: both must have the same shape"),
+    ],
+)
+def test_example_labels_that_do_not_fit_are_refused(tmp_path: Path, loss: str, labels: torch.Tensor, why: str) -> None:
+    with pytest.raises(InputError, match=rf"^Example labels of shape .*{why}.*\.$"):
+        export(nn.Linear(3, 2), torch.ones(2, 3), tmp_path, "legacy", loss=loss, example_labels=labels)
