@@ -15,15 +15,16 @@ Rules:
     S4. GatherGrad or GatherGradient along axis 0 is not split but replaced: AccumulateRows adds the rows that the batch
         used.
     S5. Parts are of equal size but for one row, and never of a single row: ONNX Runtime multiplies a vector by other
-        kernels than a matrix, which round differently.
+        kernels than a matrix, which round differently. They are as small as asked for, or larger where smaller ones
+        would add up in another order than the whole product does with so many threads; none where all would.
     S6. Accumulate nodes of one buffer form a chain; the last one takes over the accumulator's output.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -31,6 +32,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.operators.sgemm import terms_at_once
 from poet_onnx.passes.node_builder import initializer
 
 _CONVOLUTIONS = {("ConvGrad", MICROSOFT_DOMAIN): 1, ("ConvWeightGradient", POET_DOMAIN): 0}
@@ -47,6 +49,7 @@ class _Gradient:
         accumulator: the InPlaceAccumulatorV2 or Accumulate node.
         rows: of the gradient as the accumulator gets it.
         row_elements: elements of one of them.
+        parts: rows of each part; none of a gather's gradient.
     """
 
     maker: ir.Node
@@ -54,6 +57,7 @@ class _Gradient:
     accumulator: ir.Node
     rows: int
     row_elements: int
+    parts: tuple[int, ...] = ()
 
     @property
     def transposed(self) -> bool:
@@ -64,22 +68,24 @@ class _Gradient:
 class SplitWeightGradients(InPlacePass):
     """Compute and accumulate weight gradients in parts."""
 
-    def __init__(self, part_bytes: int, *, spared: Container[str] = ()) -> None:
+    def __init__(self, part_bytes: int, *, threads: int, spared: Container[str] = ()) -> None:
         """Set what is split.
 
         Args:
             part_bytes: size above which gradients are split; parts are no larger where rows permit it.
+            threads: inside an operator, with which parts have the bits of the whole (S5).
             spared: names of buffers of gradients that stay whole.
         """
         super().__init__()
         self._part_bytes = part_bytes
+        self._threads = threads
         self._spared = spared
 
     def call(self, model: ir.Model) -> PassResult:
         """Split every gradient that the rules cover."""
         found = [gradient for node in model.graph if (gradient := self._gradient(node)) is not None]
         for gradient in found:
-            _Splitter(model.graph, gradient, self._part_bytes).run()
+            _Splitter(model.graph, gradient).run()
         if found:
             model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
         return PassResult(model, modified=bool(found))
@@ -116,8 +122,48 @@ class SplitWeightGradients(InPlacePass):
             return None
         if (maker.op_type, maker.domain) in _CONVOLUTIONS:
             is_weight = value is maker.outputs[_CONVOLUTIONS[maker.op_type, maker.domain]]
-            return gradient if plain and is_weight and maker.attributes.get_int("group", 1) == 1 else None
-        return gradient if _is_matrix_product(maker, value) and _keeps_rows(gradient) else None
+            splits = plain and is_weight and maker.attributes.get_int("group", 1) == 1
+        else:
+            splits = _is_matrix_product(maker, value) and _keeps_rows(gradient)
+        parts = self._parts(gradient, size_bytes // rows) if splits else ()
+        return replace(gradient, parts=parts) if parts else None
+
+    def _parts(self, gradient: _Gradient, row_bytes: int) -> tuple[int, ...]:
+        """Return the rows of each part (S5); none if only the whole has its bits."""
+        rows = gradient.rows
+        most = min(-(-rows // max(2, self._part_bytes // row_bytes)), rows // 2)
+        for count in range(most, 1, -1):
+            sizes = tuple(rows // count + (number < rows % count) for number in range(count))
+            if all(_adds_up_alike(gradient, size, self._threads) for size in {sizes[0], sizes[-1]}):
+                return sizes
+        return ()
+
+
+def _adds_up_alike(gradient: _Gradient, rows: int, threads: int) -> bool:
+    """Return whether each sum in so many rows of a gradient takes the terms at once that it takes in the whole."""
+    for width, terms in _products(gradient):
+        if gradient.transposed:  # its rows are the product's columns
+            orders = {*terms_at_once(width, gradient.rows, terms, threads), *terms_at_once(width, rows, terms, threads)}
+            if len(orders) > 1 or 0 in orders:
+                return False
+        else:
+            whole = terms_at_once(gradient.rows, width, terms, threads)
+            if 0 in whole or terms_at_once(rows, width, terms, threads) != whole:
+                return False
+    return True
+
+
+def _products(gradient: _Gradient) -> list[tuple[int, int]]:
+    """Return, for each product that makes a gradient, its other side and how many terms its sums have."""
+    maker, depth = gradient.maker, gradient.row_elements
+    first = _shape(maker.inputs[0])
+    if maker.op_type == "ConvGrad":
+        return [(depth, math.prod(first[2:]))]  # an image after the other
+    if maker.op_type == "ConvWeightGradient":  # some rows of columns after the others, of all images
+        most = min(max(maker.attributes.get_int("columns", 1), 1), depth)
+        return [(width, first[0] * math.prod(first[2:])) for width in {most, depth % most} if width]
+    made, is_turned = _shape(maker.outputs[0]), bool(maker.attributes.get_int("transA", 0))
+    return [(made[0] if gradient.transposed else made[1], first[0] if is_turned else first[1])]
 
 
 def _rows_of_gather(maker: ir.Node) -> list[ir.Value | None]:
@@ -167,11 +213,10 @@ def _is_matrix_product(node: ir.Node, value: ir.Value) -> bool:
 class _Splitter:
     """Writes the nodes that take a gradient's place."""
 
-    def __init__(self, graph: ir.Graph, gradient: _Gradient, part_bytes: int) -> None:
+    def __init__(self, graph: ir.Graph, gradient: _Gradient) -> None:
         self.graph = graph
         self.gradient = gradient
         self.buffer = gradient.accumulator.inputs[0]
-        self.part_bytes = part_bytes
         self.nodes: list[ir.Node] = []
         self.flag: ir.Value | None = None
 
@@ -182,10 +227,12 @@ class _Splitter:
         if rows := _rows_of_gather(maker):
             self._accumulate("AccumulateRows", rows, [])
         else:
-            for number, (first, count) in enumerate(self._parts()):
+            first = 0
+            for number, count in enumerate(gradient.parts):
                 part = self._part(number, first, count)
                 offset = ir.AttrInt64("offset", first * gradient.row_elements)
                 self._accumulate("Accumulate", [part], [offset])
+                first += count
         if self.flag is None:
             return
         output = gradient.accumulator.outputs[0]
@@ -197,17 +244,6 @@ class _Splitter:
         self.graph.remove(obsolete, safe=True)
         self.flag.name = name
         self._drop_output(maker)
-
-    def _parts(self) -> Iterator[tuple[int, int]]:
-        """Yield (first row, rows) of each part (S5)."""
-        rows = self.gradient.rows
-        row_bytes = _size_bytes(self.buffer) // rows
-        count = min(-(-rows // max(2, self.part_bytes // row_bytes)), rows // 2)
-        first = 0
-        for number in range(count):
-            size = rows // count + (number < rows % count)
-            yield first, size
-            first += size
 
     def _part(self, number: int, first: int, count: int) -> ir.Value:
         """Write the nodes that compute some rows of the gradient, as its accumulator would get them."""

@@ -99,8 +99,8 @@ def prepared_steps(
     source, updates = given.prepared(options, threads=most_threads)
     name = options.name or _name_of(model, source.model)
     for device in devices:
-        graphs = _graphs(source.model, device, options.target, part_bytes, updates)
         threads = device.compute.threads(options.threads)
+        graphs = _graphs(source.model, device, options.target, part_bytes, updates, threads=threads)
         baselines = (Baseline.of(each, device, options.target, threads=threads) for each in graphs)
         first = next(baselines)
         original = simulate(first.problem, ordered_steps(file_order(first.graph)))
@@ -110,16 +110,23 @@ def prepared_steps(
 
 
 def _graphs(
-    model: ir.Model, device: DeviceProfile, target: str, part_bytes: int | None, updates: Updates | None
+    model: ir.Model,
+    device: DeviceProfile,
+    target: str,
+    part_bytes: int | None,
+    updates: Updates | None,
+    *,
+    threads: int,
 ) -> Iterator[GraphVariant]:
     """Yield the variants that may be compared: all that a rewrite may choose, or the one that was asked for."""
-    all_variants = variants(model.clone(), device, target, updates=updates)
+    all_variants = variants(model.clone(), device, target, updates=updates, threads=threads)
     if part_bytes is None:
         yield from all_variants
         return
     first = next(all_variants)
     try:
-        yield variant_of(model, target, (part_bytes, first.expansions, ()), updates) if part_bytes else first
+        options = part_bytes, first.expansions, ()
+        yield variant_of(model, target, options, updates, threads=threads) if part_bytes else first
     except InputError:  # no weight gradient is that large
         yield first
 

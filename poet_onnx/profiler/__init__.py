@@ -132,13 +132,13 @@ def measure(
         else:
             runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, note=watch.note)
             way = WholeSteps(runs, _opened(meter, held, report), report)
-        rates, known, made = None, device, list(variants(model, device, target, updates=updates))
+        rates, known, made = None, device, list(variants(model, device, target, updates=updates, threads=threads))
         way.begin(made[0], device)
         if board:
             rates = fit_rates(made[0].graph, way.one_thread(made[0], device), device.compute)
             # How the graph is made depends on the rates: what is measured is that of a plan for the board's own.
             device = with_rates(device, rates)
-            made = list(variants(model, device, target, updates=updates))
+            made = list(variants(model, device, target, updates=updates, threads=threads))
         first, *others = made
         figures, timed = way.measure(first, others, device)
         report("timing the page directory")

@@ -96,7 +96,7 @@ def variants(
     for part_bytes in PART_BYTES[target] if split else ():
         for expansions, lowered, in_panels in whole:
             parts = lowered.clone()
-            if SplitWeightGradients(part_bytes, spared=in_panels)(parts).modified:
+            if SplitWeightGradients(part_bytes, threads=threads, spared=in_panels)(parts).modified:
                 variant = _variant(part_bytes, expansions, parts, updates, stored, panels=panels)
                 if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
                     seen.add(variant.graph.fingerprint)
@@ -132,11 +132,13 @@ def variant_of(
     in_panels = frozenset[str]()
     if part_bytes is not None and stored is not None:
         in_panels = _in_panels(_variant(None, expansions, model.clone(), updates, stored, panels=panels), model)
-    if part_bytes is not None and not SplitWeightGradients(part_bytes, spared=in_panels)(model).modified:
-        raise InputError(
-            f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
-            "plan again for this model."
-        )
+    if part_bytes is not None:
+        split = SplitWeightGradients(part_bytes, threads=threads, spared=in_panels)
+        if not split(model).modified:
+            raise InputError(
+                f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has "
+                "none; plan again for this model."
+            )
     return _variant(part_bytes, expansions, model, updates, stored, panels=panels)
 
 

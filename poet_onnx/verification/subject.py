@@ -114,7 +114,7 @@ def make_subject(
     else:
         original = normalized.clone()
     if file.part_bytes is not None:
-        SplitWeightGradients(file.part_bytes)(normalized)
+        SplitWeightGradients(file.part_bytes, threads=settings.threads)(normalized)
     seeds_pinned = Normalization(PinSeeds())(original).modified
     if described is not None:
         for model in (normalized, original):

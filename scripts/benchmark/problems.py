@@ -128,7 +128,7 @@ def _make_variant(path: Path, device: str, part_bytes: int | None) -> Variant:
     model = load_model(path)
     normalize()(model)
     if part_bytes is not None:
-        SplitWeightGradients(part_bytes)(model)
+        SplitWeightGradients(part_bytes, threads=1)(model)
     graph = extract(model)
     costs = cost_table(graph, load_device(device))
     problem = ScheduleProblem(graph, costs, paging=bool(costs.page_out))

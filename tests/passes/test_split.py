@@ -17,6 +17,7 @@ from small_models import export_small
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.passes.lowering import lower
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan.problem import ScheduleProblem
@@ -34,11 +35,11 @@ def _normal(path: Path) -> ir.Model:
     return model
 
 
-def _state(model: ir.Model, steps: tuple[bool, ...]) -> dict[str, bytes]:
+def _state(model: ir.Model, steps: tuple[bool, ...], threads: int = 1) -> dict[str, bytes]:
     """Return every output and every gradient buffer after training steps with the given reset flags."""
     graph = extract(model)
     session = onnxruntime.InferenceSession(
-        ir.to_proto(model).SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+        ir.to_proto(model).SerializeToString(), session_options(threads=threads), providers=["CPUExecutionProvider"]
     )
     held = dict(random_feeds(graph, 0))
     found: dict[str, bytes] = {}
@@ -69,13 +70,31 @@ def test_split_models_compute_the_same_bits(
     model_path: Callable[..., Path], name: str, part_bytes: int, operators: set[str]
 ) -> None:
     whole, split = _normal(model_path(name)), _normal(model_path(name))
-    assert SplitWeightGradients(part_bytes)(split).modified
+    assert SplitWeightGradients(part_bytes, threads=1)(split).modified
     steps = (False, True, False)
     expected, found = _state(whole, steps), _state(split, steps)
     assert expected.keys() == found.keys()
     assert [name for name in expected if expected[name] != found[name]] == []
     parts = {node.op_type for node in split.graph if "/part_" in (node.name or "") or node.domain == "poet"}
     assert operators <= parts
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_parts_add_up_as_the_whole_does_with_several_threads(tmp_path: Path, threads: int) -> None:
+    """Of several threads one has 64 columns of a part or less, and adds up 256 terms at once; of the whole 128."""
+    node = helper.make_node("Conv", ["x", "weight"], ["features"], name="conv", pads=[1, 1, 1, 1])
+    nodes = [node, helper.make_node("GlobalAveragePool", ["features"], ["means"], name="pool")]
+    nodes.append(helper.make_node("Flatten", ["means"], ["scores"], name="flatten"))
+    path = export_small(tmp_path, nodes, {"weight": (256, 16, 3, 3)}, x=(4, 16, 8, 8), classes=256)
+    whole = _normal(path)
+    lower(whole, "stock", None)
+    split, alone, steps = whole.clone(), whole.clone(), (False, True)
+    part_bytes = 4 * 64 * 16 * 9
+    assert SplitWeightGradients(part_bytes, threads=1)(alone).modified
+    SplitWeightGradients(part_bytes, threads=threads)(split)
+    expected = _state(whole, steps, threads)
+    assert _state(split, steps, threads) == expected
+    assert (_state(alone, steps, threads) == expected) == (threads == 1)
 
 
 def _peak(model: ir.Model) -> int:
@@ -88,13 +107,13 @@ def test_parts_lower_the_peak(model_path: Callable[..., Path]) -> None:
     whole = _peak(_normal(model_path("resnet18")))
     for part_bytes in (2048 * KIB, 256 * KIB):
         model = _normal(model_path("resnet18"))
-        SplitWeightGradients(part_bytes)(model)
+        SplitWeightGradients(part_bytes, threads=1)(model)
         assert _peak(model) < whole / 2
 
 
 def test_parts_are_even_and_never_a_single_row(model_path: Callable[..., Path]) -> None:
     model = _normal(model_path("mlp-mse"))
-    SplitWeightGradients(1)(model)
+    SplitWeightGradients(1, threads=1)(model)
     rows: dict[str, list[int]] = {}
     for node in model.graph:
         if node.op_type == "Accumulate":
@@ -109,13 +128,13 @@ def test_parts_are_even_and_never_a_single_row(model_path: Callable[..., Path]) 
 def test_what_fits_stays_whole(model_path: Callable[..., Path]) -> None:
     model = _normal(model_path("resnet18"))
     before = ir.to_proto(model).SerializeToString()
-    assert not SplitWeightGradients(2**40)(model).modified
+    assert not SplitWeightGradients(2**40, threads=1)(model).modified
     assert ir.to_proto(model).SerializeToString() == before
 
 
 def test_graph_keeps_its_inputs_and_outputs(model_path: Callable[..., Path]) -> None:
     whole, split = _normal(model_path("bert-2")), _normal(model_path("bert-2"))
-    SplitWeightGradients(64 * KIB)(split)
+    SplitWeightGradients(64 * KIB, threads=1)(split)
     for side in ("inputs", "outputs"):
         kept = [(value.name, value.dtype, value.shape) for value in getattr(split.graph, side)]
         assert kept == [(value.name, value.dtype, value.shape) for value in getattr(whole.graph, side)]
@@ -130,7 +149,7 @@ def test_bias_gradients_of_convolutions_stay_whole(tmp_path: Path, frozen: tuple
     parameters = {"weight": (64, 1, 4), "bias": (64,)}
     path = export_small(tmp_path, nodes, parameters, x=(2, 1, 4), classes=64, frozen=frozen)
     whole, split = _normal(path), _normal(path)
-    assert SplitWeightGradients(128)(split).modified == (not frozen)
+    assert SplitWeightGradients(128, threads=1)(split).modified == (not frozen)
     steps = (False, True, False)
     assert _state(whole, steps) == _state(split, steps)
     buffers = {node.inputs[0].name for node in split.graph if node.op_type == "Accumulate"}

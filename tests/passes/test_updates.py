@@ -116,7 +116,7 @@ def test_parts_stay_in_their_order_where_the_parameter_is_read_behind_them(
     model = as_model(model_path(name))
     normalize_for(target)(model)
     lower(model, target, choose_expansions(model, load_device("a72"))[0] if target == "stock" else None)
-    SplitWeightGradients(8192)(model)
+    SplitWeightGradients(8192, threads=1)(model)
     Normalization(WriteUpdates(Updates("adamw")))(model)
     places = {node: place for place, node in enumerate(model.graph)}
     makers = [(value.producer(), node) for node in model.graph for value in node.inputs if value is not None]

@@ -11,6 +11,7 @@ import math
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_one_dtype, said
 from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors, together
+from poet_onnx.graph.operators.sgemm import COLUMN_ALIGNMENT, FLOPS_PER_THREAD, MOST_THREADS
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     BUFFER,
@@ -26,9 +27,6 @@ from poet_onnx.graph.operators.spec import (
 from poet_onnx.graph.operators.windows import PIXELS, WINDOW, window_pixels
 from poet_onnx.graph.training_graph import Tensor
 
-_SGEMM_FLOPS_PER_THREAD = 64 * 1024  # MLAS_SGEMM_THREAD_COMPLEXITY: multiply-adds that are worth a thread
-_SGEMM_MOST_THREADS = 16  # MLAS_MAXIMUM_THREAD_COUNT
-_SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 _GROUP = 8  # kGroup in ops/kernels/vector_loops.h: floats that are summed apart
 _CACHE_LINE = 16  # floats
@@ -163,11 +161,11 @@ def _is_unpadded(call: Call, kernel: tuple[int, ...]) -> bool:
 
 
 def _conv_threads(multiply_adds: int, pixels: int, threads: int) -> int:
-    most = min(threads, _SGEMM_MOST_THREADS)
-    wanted = min(multiply_adds // _SGEMM_FLOPS_PER_THREAD + 1, most)
+    most = min(threads, MOST_THREADS)
+    wanted = min(multiply_adds // FLOPS_PER_THREAD + 1, most)
     if wanted <= 1:
         return 1
-    stride = math.ceil(math.ceil(pixels / wanted) / _SGEMM_COLUMN_ALIGNMENT) * _SGEMM_COLUMN_ALIGNMENT
+    stride = math.ceil(math.ceil(pixels / wanted) / COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
     if stride >= pixels:
         return 1
     return wanted - 1 if stride * (wanted - 1) >= pixels else wanted
