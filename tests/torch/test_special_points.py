@@ -107,3 +107,19 @@ def test_a_probability_of_zero_has_no_infinite_gradient(tmp_path: Path) -> None:
     loss, found, expected = compared(Shifted(function, -9.0), batch, tmp_path, "dynamo")
     assert loss == pytest.approx(37.5)
     assert found.tolist() == expected.tolist() == [0.0] * 4
+
+
+ENDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu6": lambda x: functional.relu6(x).sum(),
+    "clamp": lambda x: x.clamp(0.0, 5.0).sum(),
+    "powers": lambda x: (x**0 + x**1 + x**2).sum(),
+    "powers of a tensor": lambda x: (x ** torch.tensor([0.0, 1.0, 2.0, 3.0])).sum(),
+}
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+@pytest.mark.parametrize("name", ENDS)
+def test_where_a_slope_ends_it_is_torchs(name: str, exporter: str, tmp_path: Path) -> None:
+    batch = (torch.tensor([[0.0, 5.0, 6.0, 1.0]]),)
+    _, ours, theirs = compared(Shifted(ENDS[name], 0.0), batch, tmp_path, exporter)
+    torch.testing.assert_close(ours, theirs)

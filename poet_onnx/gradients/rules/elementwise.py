@@ -97,15 +97,23 @@ def error_function(builder: GradientBuilder) -> None:
     builder.send(0, builder.op("Mul", builder.gradient(), builder.op("Mul", scale, bell)))
 
 
+_RELU6 = (0.0, 6.0)
+
+
 @gradient_of("Clip", stops=(1, 2))
 def clip(builder: GradientBuilder) -> None:
-    """Let the gradient pass where the input lies between the limits, ends included."""
+    """Let the gradient pass where the input lies between the limits, ends included but for those of ReLU6.
+
+    torch's `clamp` and `relu6`, and those of other frameworks, differ there, and exporters write both as Clip.
+    """
     source = builder.input(0)
+    is_relu6 = all(builder.has(index) for index in (1, 2)) and tuple(map(number, builder.node.inputs[1:3])) == _RELU6
+    above, below = ("Greater", "Less") if is_relu6 else ("GreaterOrEqual", "LessOrEqual")
     masks = []
     if builder.has(1):
-        masks.append(builder.op("GreaterOrEqual", source, builder.input(1)))
+        masks.append(builder.op(above, source, builder.input(1)))
     if builder.has(2):
-        masks.append(builder.op("LessOrEqual", source, builder.input(2)))
+        masks.append(builder.op(below, source, builder.input(2)))
     if not masks:
         builder.send(0, builder.gradient())
         return

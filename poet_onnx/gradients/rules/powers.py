@@ -7,6 +7,7 @@ write them as arithmetic, of which infinity times 0 is left.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
@@ -46,6 +47,11 @@ def power(builder: GradientBuilder) -> None:
         exponent = builder.op("Cast", exponent, to=int(builder.type(base).dtype))
     if builder.wants(0):
         less = builder.op("Sub", exponent, builder.number(1, base))
+        given = builder.node.inputs[1]
+        constant = None if builder.wants(1) or given is None else ir.convenience.get_const_tensor(given)
+        if constant is None or not np.all(constant.numpy()):  # x ** 0 has no slope where x is 0 either
+            zero = builder.number(0, base)
+            less = builder.op("Where", builder.op("Equal", exponent, zero), zero, less)
         slope = builder.op("Mul", builder.op("Pow", base, less), exponent)
         if not builder.wants(1) and (number(builder.node.inputs[1]) or 0) < 1 and _is_sum_of_powers(base):
             slope = _still_at_zero(builder, slope)
