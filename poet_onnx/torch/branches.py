@@ -7,12 +7,15 @@ what they are computed of is in torch's trace.
 
 from __future__ import annotations
 
+import random
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from poet_onnx.errors import PoetWarning
 from poet_onnx.torch.modes import answered
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 _SIZES = frozenset(("aten::size", "prim::shape", "aten::numel", "aten::dim", "prim::Constant", "onnx::Constant"))
 """Nodes of a trace behind which there are no numbers that change from step to step."""
+
+_DRAWN = frozenset(f"aten::{name}" for name in ("rand", "randn", "randint", "bernoulli", "normal", "uniform"))
+"""Nodes whose numbers change though nothing of the batch leads to them; some end in `_like` or `_`."""
 
 _TAKING = ("__bool__", "__float__", "__int__", "__index__", "__array__", "item", "numpy", "tolist")
 """What of a tensor's methods returns numbers that no exporter follows."""
@@ -49,6 +55,31 @@ def watched(places: dict[str, None]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def watched_draws(drawn: list[str]) -> Iterator[None]:
+    """Add the generators of Python and numpy that the module's code draws from in this context."""
+    before = random.getstate(), _numpy_state()
+    yield
+    drawn += ["random"] if random.getstate() != before[0] else []
+    drawn += ["numpy.random"] if _numpy_state() != before[1] else []
+
+
+def _numpy_state() -> tuple[bytes, int]:
+    _, words, position, *_ = np.random.get_state(legacy=True)
+    return np.asarray(words).tobytes(), int(position)
+
+
+def warn_of_draws(drawn: list[str], stacklevel: int) -> None:
+    """Warn of what was drawn for the example batch and stays."""
+    if drawn:
+        warnings.warn(
+            f"The module draws from {' and '.join(dict.fromkeys(drawn))}, and what it drew for the example batch stays"
+            " in the graph: draw with torch, choose with torch.where, or give the number as an input.",
+            PoetWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
 def warn_of_branches(places: dict[str, None], stacklevel: int) -> None:
     """Warn of numbers and decisions that stay as they were for the example batch."""
     if places:
@@ -70,7 +101,7 @@ def _is_of_data(tensor: Tensor) -> bool:
     seen = set()
     while pending:
         node = pending.pop()
-        if node.kind() == "prim::Param":
+        if node.kind() == "prim::Param" or node.kind().removesuffix("_like").removesuffix("_") in _DRAWN:
             return True
         if node.kind() in _SIZES or node in seen:
             continue

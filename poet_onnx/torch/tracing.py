@@ -19,7 +19,7 @@ from poet_onnx.gradients.batch_norm import exported_to_train
 from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import TO_FLOAT
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.torch.branches import warn_of_branches, watched
+from poet_onnx.torch.branches import warn_of_branches, warn_of_draws, watched, watched_draws
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.drops import Drop, recorded_drops
 from poet_onnx.torch.embeddings import mark_embeddings
@@ -69,11 +69,12 @@ def trace(
     _check_version(exporter)
     decided: dict[str, None] = {}
     drops: list[Drop] = []
+    drawn: list[str] = []
 
     @contextlib.contextmanager
     def within() -> Iterator[None]:
         plain = with_plain_dropouts(module, in_place=exporter == "dynamo")
-        with marked(), plain, recorded_drops(module, drops), watched(decided):
+        with marked(), plain, recorded_drops(module, drops), watched(decided), watched_draws(drawn):
             yield
 
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
@@ -85,6 +86,7 @@ def trace(
         except Exception as error:  # exporters raise whatever a module's code raises
             raise _refusal(module, exporter, error) from error
     warn_of_branches(decided, stacklevel=3)
+    warn_of_draws(drawn, stacklevel=3)
     for node in model.graph:
         leave_scope(node, CHILD)
     check_drops(model, drops, module, example_inputs)

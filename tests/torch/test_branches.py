@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,3 +99,32 @@ def test_a_branch_by_sizes_is_not(exporter: str, tmp_path: Path) -> None:
         warnings.simplefilter("error")
         options = {**OPTIONS, "exporter": exporter}
         poet_onnx.torch.export(Deciding(by_sizes), torch.randn(4, 6), tmp_path / "net.onnx", **options)
+
+
+@pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
+@pytest.mark.parametrize(("draw", "generator"), [(random.random, "random"), (np.random.rand, r"numpy\.random")])
+def test_what_python_or_numpy_draws_is_warned_of(
+    tmp_path: Path, exporter: str, draw: Callable[[], float], generator: str
+) -> None:
+    class Dropping(nn.Linear):
+        """Skips itself by a draw of Python's."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Compute, or not."""
+            return x if draw() < 0.0 else super().forward(x)
+
+    options = {**OPTIONS, "exporter": exporter}
+    with pytest.warns(PoetWarning, match=f"^The module draws from {generator}, and what it drew for the example"):
+        poet_onnx.torch.export(Dropping(4, 4), torch.randn(8, 4), tmp_path / "net.onnx", **options)
+
+
+def test_a_branch_by_a_number_that_torch_draws_is_warned_of(tmp_path: Path) -> None:
+    class Dropping(nn.Linear):
+        """Skips itself by a draw of torch's, as layers of transformers do."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Compute, or not."""
+            return x if torch.rand([]) < 0.0 else super().forward(x)
+
+    with pytest.warns(PoetWarning, match="stays as it was for the example batch"):
+        poet_onnx.torch.export(Dropping(4, 4), torch.randn(8, 4), tmp_path / "net.onnx", **OPTIONS)
