@@ -171,6 +171,9 @@ class SessionLoop:
         check_loader(loader)
         if evaluate is not None:
             check_batches(evaluate)
+            self._means(metrics)  # better refused now than after an epoch
+        elif metrics:
+            raise InputError("metrics are of evaluation: give evaluate=, the batches for it, too.")
         callbacks = _as_callbacks(callbacks)
         self.train()
         ended: list[Epoch] = []
@@ -202,11 +205,15 @@ class SessionLoop:
             InputError: if there is no evaluation graph, or no batch, or one does not fit, or there is no such metric.
         """
         check_batches(loader)
-        runner = self._evaluate()
-        means, batches = Means(metrics, runner.wanted, runner.ranges), iter(loader)
+        means, batches = self._means(metrics), iter(loader)
         while self._add_next(batches, means):
             pass
         return means.figures()
+
+    def _means(self, metrics: Metrics) -> Means:
+        """Return what takes means over batches that are evaluated; InputError where that cannot be."""
+        runner = self._evaluate()
+        return Means(metrics, runner.wanted, runner.ranges)
 
     def _epoch(
         self, loader: Loader, evaluate: Iterable[Any] | None, metrics: Metrics, callbacks: Sequence[Callback]

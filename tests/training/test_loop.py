@@ -253,3 +253,17 @@ def test_what_gives_no_batches_is_not_evaluated(model_path: Callable[..., Path])
     with pytest.raises(InputError, match=r"^Batches cannot be read from 5"):
         session.fit([batch(session, 0, 0)], epochs=1, evaluate=5)  # type: ignore[arg-type]
     assert session.steps == 0
+
+
+def test_what_an_epochs_end_would_refuse_is_refused_before_the_first_step(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    batches = [batch(session, 0, 0)]
+    with pytest.raises(InputError, match=r"^There is no metric 'f1'"):
+        session.fit(batches, epochs=1, evaluate=batches, metrics=["f1"])
+    with pytest.raises(InputError, match=r"^metrics are of evaluation: give evaluate="):
+        session.fit(batches, epochs=1, metrics=["accuracy"])
+    alone = session_of(path)
+    with pytest.raises(InputError, match=r"eval_model"):
+        alone.fit(batches, epochs=1, evaluate=batches)
+    assert (session.steps, alone.steps) == (0, 0)
