@@ -87,11 +87,14 @@ def inspection_summary(inspection: Inspection) -> Iterator[str | Bars | Table]:
     yield f"It fits: {takes}." if needs <= ram else f"It does not fit as it is: {takes}."
     if least <= ram:
         yield (
-            f"It can be made to fit {bytes_text(least)} (--ram-budget {least}), the least that was found to work; "
-            "`poet-onnx rewrite` says at what price."
+            f"It can be made to fit {bytes_text(least)} (--ram-budget {least}), the least that was found to work with "
+            "all parameters in RAM; `poet-onnx rewrite` says at what price."
         )
     else:
-        yield f"The least that was found to work is {bytes_text(least)} (--ram-budget {least}), more than it has."
+        yield (
+            f"The least that was found to work with all parameters in RAM is {bytes_text(least)} "
+            f"(--ram-budget {least}), more than it has."
+        )
     yield ""
     rows = [
         ("as it was given", inspection.original.process_peak_bytes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet_onnx.comparison.cell import CellResult
 from poet_onnx.comparison.table import groups
+from poet_onnx.files.atomic import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +100,9 @@ def _draw(
             axes.set_axis_off()
         labels = [method for method in styles.methods if method in shown]
         figure.legend([shown[label] for label in labels], labels, loc="outside right upper", frameon=False)
-        figure.savefig(path, metadata={"Date": None})
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    write_text(path, drawn.getvalue())
     return path
 
 

@@ -338,8 +338,9 @@ class Comparison:
             before, after = ours.before[name].astype(np.float64), ours.after[name].astype(np.float64)
             moved = theirs[name] - before
             allowed = _UPDATE * np.abs(moved) + _LAST_BITS * np.maximum(np.abs(before), np.abs(after))
-            allowed += _LAST_BITS * float(np.abs(moved).max(initial=0.0))  # a gradient and its decay may cancel
-            off = np.abs(after - theirs[name]) - allowed
+            finite = np.isfinite(moved)
+            allowed += _LAST_BITS * float(np.abs(moved[finite]).max(initial=0.0))  # a gradient and its decay may cancel
+            off = np.where(np.isnan(after) & ~finite, 0.0, np.abs(after - theirs[name]) - allowed)
             if off.size and not float(off.max()) <= 0.0:
                 place = np.unravel_index(int(off.argmax()), off.shape)
                 at = f"{name}{[int(index) for index in place] if place else ''}"
