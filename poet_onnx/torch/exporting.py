@@ -20,6 +20,7 @@ from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.torch.choosing import chosen_parameters
+from poet_onnx.torch.hooks import warn_of_hooks
 from poet_onnx.torch.layers import check_layers
 from poet_onnx.torch.tracing import frozen_batch_norm, trace
 from poet_onnx.torch.verifying import TorchReport, check_export
@@ -127,6 +128,8 @@ def export(
             groups=() if updates is None else updates.groups,
             gradients={"loss": loss, **given, "lora": asked.lora, **patterns},
         )
+    warn_of_hooks(module, stacklevel=2)
+    warn_of_hooks(module, stacklevel=2)
     result = rewrite(
         forward,
         loss=loss,

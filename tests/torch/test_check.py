@@ -18,7 +18,7 @@ from torch_options import OPTIONS
 
 import poet_onnx.torch
 from poet_onnx.description.optimizers import AdamW
-from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.gradients import losses
 from poet_onnx.torch import comparing, objective, tracing
 
@@ -255,6 +255,14 @@ LOST = {
     "frequent rows": Lost(lambda: words(scale_grad_by_freq=True), "'0' is .* scale_grad_by_freq", inputs=padded),
     "padding": Lost(Rows, r"gradient of 'words\.weight\[0, ", inputs=padded, marked=True),
 }  # fmt: skip
+
+
+def test_hooks_that_change_nothing_yet_are_warned_of(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3), nn.Linear(3, 3))
+    net[0].weight.register_hook(lambda gradient: gradient.clamp(-1e3, 1e3))
+    net[1].bias.register_post_accumulate_grad_hook(lambda bias: None)
+    with pytest.warns(PoetWarning, match=r"^The hooks on gradients of '0\.weight', '1\.bias' are not in the"):
+        poet_onnx.torch.export(net, torch.randn(2, 4), tmp_path / "net.onnx", **OPTIONS)
 
 
 @pytest.mark.parametrize("name", LOST)
