@@ -6,7 +6,7 @@ import contextlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import NONE
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.gradients.batch_norm import exported_to_train
 from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import TO_FLOAT
@@ -70,6 +70,7 @@ def trace(
     decided: dict[str, None] = {}
     drops: list[Drop] = []
     drawn: list[str] = []
+    moved: list[str] = []
 
     @contextlib.contextmanager
     def within() -> Iterator[None]:
@@ -81,12 +82,13 @@ def trace(
         call = wrap(module, example_inputs, within)
         _check_inputs(call)
         try:
-            write = _dynamo if exporter == "dynamo" else _legacy
-            model = write(call, OPSETS[exporter] if opset is None else opset)
+            chosen = OPSETS[exporter] if opset is None else opset
+            model = _legacy(call, chosen) if exporter == "legacy" else _dynamo(call, chosen, moved)
         except Exception as error:  # exporters raise whatever a module's code raises
             raise _refusal(module, exporter, error) from error
     warn_of_branches(decided, stacklevel=3)
     warn_of_draws(drawn, stacklevel=3)
+    _warn_of_buffers(module, moved)
     for node in model.graph:
         leave_scope(node, CHILD)
     check_drops(model, drops, module, example_inputs)
@@ -162,7 +164,8 @@ def _legacy(call: Call, opset: int) -> ir.Model:
         return ir.from_proto(onnx.load(path))
 
 
-def _dynamo(call: Call, opset: int) -> ir.Model:
+def _dynamo(call: Call, opset: int, moved: list[str]) -> ir.Model:
+    """Return what the exporter writes; add the buffers that the module changes, whatever its inputs are."""
     import torch
 
     program = torch.onnx.export(
@@ -176,7 +179,25 @@ def _dynamo(call: Call, opset: int) -> ir.Model:
         custom_translation_table=dynamo_table(),
     )
     assert program is not None
+    assert program.exported_program is not None
+    changed = program.exported_program.graph_signature.buffers_to_mutate.values()
+    moved += [name.removeprefix(f"{CHILD}.") for name in changed]
     return program.model
+
+
+def _warn_of_buffers(module: nn.Module, moved: Iterable[str]) -> None:
+    """Warn of buffers that `forward` changes, which the check sees only where the example batch changes them."""
+    from torch.nn.modules.batchnorm import _NormBase
+
+    norms = {name for name, part in module.named_modules() if isinstance(part, _NormBase)}
+    still = [name for name in moved if name.rpartition(".")[0] not in norms]
+    if still:
+        warnings.warn(
+            f"The module changes {quoted(still)} in `forward`, a buffer that stands still in the training graph: give"
+            " what it holds as an input, and change it between steps.",
+            PoetWarning,
+            stacklevel=4,
+        )
 
 
 def _refusal(module: nn.Module, exporter: str, error: Exception) -> InputError:

@@ -452,3 +452,20 @@ def test_tokens_that_see_nothing_train_as_in_torch(tmp_path: Path) -> None:
     assert made.check.passed
     with pytest.raises(CheckFailedError, match="The loss is"):  # torch's dynamo exporter lets them see all tokens
         export(MaskedAttention(), inputs, tmp_path, loss="mse", exporter="dynamo")
+
+
+def test_a_buffer_that_the_example_does_not_change_is_warned_of(tmp_path: Path) -> None:
+    class Peak(nn.Linear):
+        """Divides by the largest number of all batches so far."""
+
+        def __init__(self) -> None:
+            super().__init__(4, 3)
+            self.register_buffer("peak", torch.tensor(100.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Compute, and note the largest number."""
+            self.peak.copy_(torch.maximum(self.peak, x.abs().max()))
+            return super().forward(x / self.peak)
+
+    with pytest.warns(PoetWarning, match=r"^The module changes 'peak' in `forward`, a buffer that stands still"):
+        poet_onnx.torch.export(Peak(), torch.randn(2, 4), tmp_path / "net.onnx", **OPTIONS | {"exporter": "dynamo"})
