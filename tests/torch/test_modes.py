@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from deep import sampled
 from torch import Tensor, nn
 from torch_options import OPTIONS
 
@@ -77,8 +78,16 @@ def session_of(made: poet_onnx.torch.Exported, **options: Any) -> poet_onnx.Trai
     return poet_onnx.TrainingSession(made.model, made.parameters, eval_model=made.evaluation, **options)
 
 
-@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
-@pytest.mark.parametrize("kind", ["new_empty", "empty", "floor", "less"])
+@pytest.mark.parametrize(
+    ("kind", "exporter"),
+    sampled(
+        [(kind, exporter) for kind in ("new_empty", "empty", "floor", "less") for exporter in ("dynamo", "legacy")],
+        ("new_empty", "dynamo"),
+        ("empty", "legacy"),
+        ("floor", "legacy"),
+        ("less", "dynamo"),
+    ),
+)
 def test_rows_that_are_dropped_in_training_are_there_in_evaluation(kind: str, exporter: str, tmp_path: Path) -> None:
     module, x = Residual(kind), torch.randn(8, 4)
     made = exported(module, x, tmp_path, exporter=exporter)
