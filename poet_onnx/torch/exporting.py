@@ -129,7 +129,6 @@ def export(
             gradients={"loss": loss, **given, "lora": asked.lora, **patterns},
         )
     warn_of_hooks(module, stacklevel=2)
-    warn_of_hooks(module, stacklevel=2)
     result = rewrite(
         forward,
         loss=loss,

@@ -193,8 +193,8 @@ def _warn_of_buffers(module: nn.Module, moved: Iterable[str]) -> None:
     still = [name for name in moved if name.rpartition(".")[0] not in norms]
     if still:
         warnings.warn(
-            f"The module changes {quoted(still)} in `forward`, a buffer that stands still in the training graph: give"
-            " what it holds as an input, and change it between steps.",
+            f"The module changes its buffers {quoted(still)} in `forward`, which stand still in the training graph:"
+            " give what they hold as inputs, and change it between steps.",
             PoetWarning,
             stacklevel=4,
         )

@@ -467,5 +467,5 @@ def test_a_buffer_that_the_example_does_not_change_is_warned_of(tmp_path: Path) 
             self.peak.copy_(torch.maximum(self.peak, x.abs().max()))
             return super().forward(x / self.peak)
 
-    with pytest.warns(PoetWarning, match=r"^The module changes 'peak' in `forward`, a buffer that stands still"):
+    with pytest.warns(PoetWarning, match=r"^The module changes its buffers 'peak' in `forward`, which stand still"):
         poet_onnx.torch.export(Peak(), torch.randn(2, 4), tmp_path / "net.onnx", **OPTIONS | {"exporter": "dynamo"})

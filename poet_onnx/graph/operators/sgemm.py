@@ -1,9 +1,9 @@
 """How MLAS, the library of ONNX Runtime's products, shares out a product of floats, and in what order it adds up.
 
-Read in onnxruntime/core/mlas/lib/sgemm.cpp of onnxruntime 1.19 to 1.32. A product of M rows and N columns is cut for
-threads, along its columns if there are more of them than rows. Each thread adds up some terms of its part after the
-others: 128, or more where its part has few columns. So the bits of an element depend on the number of threads, and on
-how large the product is that it is a part of.
+As in onnxruntime/core/mlas/lib/sgemm.cpp, and tried with onnxruntime 1.32 and onnxruntime-training 1.19.2. A product is
+cut for threads, along its columns if there are more of them than rows. Each thread adds up some terms of its part after
+the others: 128, or more where its part has few columns. So the bits of an element depend on the number of threads, and
+on how large the product is that it is a part of.
 """
 
 from __future__ import annotations
