@@ -133,9 +133,9 @@ class SplitWeightGradients(InPlacePass):
         rows = gradient.rows
         most = min(-(-rows // max(2, self._part_bytes // row_bytes)), rows // 2)
         for count in range(most, 1, -1):
-            sizes = tuple(rows // count + (number < rows % count) for number in range(count))
-            if all(_adds_up_alike(gradient, size, self._threads) for size in {sizes[0], sizes[-1]}):
-                return sizes
+            size, larger = divmod(rows, count)
+            if all(_adds_up_alike(gradient, each, self._threads) for each in {size, size + (larger > 0)}):
+                return tuple(size + (number < larger) for number in range(count))
         return ()
 
 

@@ -22,8 +22,12 @@ SIZES = st.one_of(st.integers(2, 400), st.sampled_from([16, 32, 64, 96, 128, 192
 
 @cache
 def gemm(threads: int) -> Any:
-    """Return a session that multiplies a transposed matrix by another one, as the gradient of a weight does."""
-    node = helper.make_node("Gemm", ["left", "right"], ["product"], transA=1)
+    """Return a session that multiplies a matrix by a transposed one, as the gradient of a convolution's weight does.
+
+    Of a transposed left matrix the runtime's sums have equal bits where the rule says otherwise, too: that would show
+    nothing.
+    """
+    node = helper.make_node("Gemm", ["left", "right"], ["product"], transB=1)
     read = [helper.make_tensor_value_info(name, FLOAT, [f"{name}_rows", f"{name}_columns"]) for name in node.input]
     graph = helper.make_graph([node], "product", read, [helper.make_tensor_value_info("product", FLOAT, None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -32,7 +36,7 @@ def gemm(threads: int) -> Any:
 
 
 def multiplied(threads: int, left: Array, right: Array) -> Array:
-    (product,) = gemm(threads).run(None, {"left": np.ascontiguousarray(left), "right": np.ascontiguousarray(right)})
+    (product,) = gemm(threads).run(None, {"left": left, "right": right})
     return np.asarray(product)
 
 
@@ -45,8 +49,8 @@ def test_what_adds_up_alike_has_equal_bits(rows: int, columns: int, terms: int, 
     assume(whole == part)
     assume(0 not in whole)
     random = np.random.default_rng(0)
-    left, right = (random.standard_normal((terms, width), np.float32) for width in (rows, columns))
-    found = multiplied(threads, left[:, first : first + count], right)
+    left, right = (random.standard_normal((width, terms), np.float32) for width in (rows, columns))
+    found = multiplied(threads, left[first : first + count], right)
     assert found.tobytes() == multiplied(threads, left, right)[first : first + count].tobytes()
 
 
@@ -56,7 +60,7 @@ def test_what_adds_up_alike_has_equal_bits(rows: int, columns: int, terms: int, 
         ((256, 192, 300), 4, (128,) * 12),
         ((64, 192, 300), 4, (256,) * 12),
         ((64, 192, 300), 1, (128,) * 12),
-        ((64, 144, 300), 4, (256, 256, 256, 256, 256, 300, 300, 300, 300)[:3] + (300,) * 6),
+        ((64, 144, 300), 4, (256,) * 3 + (300,) * 6),
         ((64, 192, 100), 4, (100,) * 12),
         ((7, 7, 300), 8, (300,)),
         ((1, 192, 300), 1, (0,) * 12),
