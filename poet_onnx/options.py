@@ -72,7 +72,7 @@ class Says:
         below: every number must be smaller.
         is_file: on the command line the text is the path of a file.
         commas: on the command line several values are one text.
-        plans: it decides about a plan, and so says nothing on the command line where a plan is given.
+        plans: it says how to plan, and so nothing on the command line where a plan is given; bounds do not.
         python_only: the command line has no such option, or one of its own.
     """
 

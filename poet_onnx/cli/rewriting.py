@@ -32,7 +32,7 @@ from poet_onnx.rewriting.rewrite import rewrite as rewrite_model
 from poet_onnx.verification import VerificationReport, verify
 
 _FOR_THE_SOLVER = frozenset(option.name for option in options_of(RewriteOptions) if option.says.plans)
-"""Options that decide about a plan, and so say nothing where a plan is given."""
+"""Options that say how to plan, and so nothing where a plan is given."""
 
 _BESIDE = ("the file of the parameters", "the evaluation graph")
 """What a forward model gives besides OUT, as errors call it."""

@@ -95,12 +95,11 @@ def price(prediction: Prediction, original: Prediction, *, stored: bool) -> str:
     energy, time = scaled_text(prediction.energy_joules, "J"), scaled_text(prediction.seconds, "s")
     longer = _share(prediction.seconds - original.seconds, original.seconds)
     moved = prediction.page_out_bytes + prediction.page_in_bytes
-    if not prediction.recomputed_nodes and not moved:
+    if not (prediction.recomputed_nodes or moved or stored):
         dearer = ""
         if more > LEAST_SHARE * original.energy_joules:
             dearer = f", {_share(more, original.energy_joules)} more energy than as it was given"
-        moves = "parameters pass through RAM from their store" if stored else "nothing is moved to make room"
-        return f"Each node runs once, and {moves}: a step takes {energy} and {time}{dearer}."
+        return f"Each node runs once, and nothing is moved to make room: a step takes {energy} and {time}{dearer}."
     means = []
     if prediction.recomputed_nodes:
         nodes = prediction.recomputed_nodes
@@ -108,9 +107,13 @@ def price(prediction: Prediction, original: Prediction, *, stored: bool) -> str:
     if moved:
         out, back = bytes_text(prediction.page_out_bytes), bytes_text(prediction.page_in_bytes)
         means.append(f"{out} go to storage and {back} come back")
+    if stored:
+        means.append("parameters pass through RAM from their store")
+    *others, last = means
+    reasons = f"{', '.join(others)}, and {last}" if others else last
     return (
         f"The price: {_share(more, original.energy_joules)} more energy ({energy} a step) and "
-        f"{longer} more time ({time}), as {' and '.join(means)}."
+        f"{longer} more time ({time}), as {reasons}."
     )
 
 

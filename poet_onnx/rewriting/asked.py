@@ -14,6 +14,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep, process_beside
+from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.smallest import Candidate
 from poet_onnx.rewriting.variants import GraphVariant
@@ -68,17 +69,10 @@ class Asked:
             NoRoomError: if that is asked for by `gives_way`.
         """
         baseline = baseline_of(first, request, measured_graph)
-        original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
+        original = in_file_order(baseline)
         ordered = baseline.ordered.prediction
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.seconds)
-        costs = ProcessCosts.of(
-            request.device,
-            request.measured,
-            request.options.target,
-            threads=request.threads,
-            versions=request.versions,
-        )
-        process = process_beside(evaluation, costs, baseline.graph, request.options.target)
+        process = process_of(request, baseline, evaluation)
         budget = RequestedBudget.of(request, baseline, ordered, process, evaluation)
         step_bytes = budget.step_bytes(baseline.graph)
         if gives_way and step_bytes is not None and step_bytes <= 0:
@@ -138,6 +132,20 @@ class Asked:
                 )
             limits = replace(limits, max_written_bytes=limits.max_written_bytes - stored)
         return replace(limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
+
+
+def in_file_order(baseline: Baseline) -> Prediction:
+    """Return what the simulator predicts of a variant's nodes in the order of the file."""
+    return simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
+
+
+def process_of(request: Request, first: Baseline, evaluation: EvaluationStep | None) -> TrainingProcess:
+    """Return the process that trains with a first variant, and evaluates where there is something to evaluate with."""
+    target = request.options.target
+    costs = ProcessCosts.of(
+        request.device, request.measured, target, threads=request.threads, versions=request.versions
+    )
+    return process_beside(evaluation, costs, first.graph, target)
 
 
 def baseline_of(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:

@@ -159,7 +159,6 @@ class RewriteOptions(StepOptions):
         "Bound on what the whole training process takes, as `top` shows it: Python, onnxruntime, parameters, what "
         "the optimizer keeps, batch, and the step ([memory](memory.md)). Default: the device's RAM.",
         metavar="BYTES",
-        plans=True,
     )
     ram_budgets: Sequence[SupportsIndex | str] = option(
         (),
@@ -175,13 +174,11 @@ class RewriteOptions(StepOptions):
         "Bound on activations, gradients and workspace alone instead: bytes, or percent of what the step needs "
         "after ordering, such as 75%.",
         metavar="BYTES|P%",
-        plans=True,
     )
     deadline: float | str | None = option(
         None,
         "Bound on the predicted time of a step: `250ms`, or `1.3x` of the time that computing alone takes.",
         metavar="TIME|Fx",
-        plans=True,
     )
     store: str = option(
         AUTO,
@@ -192,14 +189,13 @@ class RewriteOptions(StepOptions):
         plans=True,
     )
     max_written: SupportsIndex | str | None = option(
-        None, "Bound on what a step writes to storage, for flash wears out: `20MiB`.", metavar="BYTES", plans=True
+        None, "Bound on what a step writes to storage, for flash wears out: `20MiB`.", metavar="BYTES"
     )
     lifetime: SupportsIndex | str | None = option(
         None,
         "The same, given as steps that the storage must last, such as `100000steps`. The device profile says what "
         "it endures.",
         metavar="STEPS",
-        plans=True,
     )
     costs: MeasuredCosts | str | os.PathLike[str] | None = option(
         None, "What `poet-onnx profile` measured, in place of modelled costs.", is_file=True
@@ -246,7 +242,8 @@ class RewriteOptions(StepOptions):
     )
     plan: Plan | str | os.PathLike[str] | None = option(
         None,
-        "A plan made before for this model: carried out without a solver; its limits are the plan's own.",
+        "A plan made before for this model: carried out without a solver. It must keep its own limits, and those "
+        "that are given with it.",
         is_file=True,
     )
     known_plans: Sequence[Plan | str | os.PathLike[str]] = option(

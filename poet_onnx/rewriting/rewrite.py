@@ -45,7 +45,7 @@ from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.planning import Answer
 from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.rewriting.source import Given, normalized
-from poet_onnx.rewriting.storing import answer_where_it_fits, constants_of
+from poet_onnx.rewriting.storing import all_in_ram, answer_where_it_fits, constants_of
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class RewriteResult:
         plan: what was carried out, with its certificate.
         graph: the training graph that was planned: the model as given, after normalization.
         costs: what the plan's figures are made of.
-        original: what the simulator predicts of the nodes in the order of the file.
-        ordered: the same after memory-aware ordering alone.
+        original: what the simulator predicts of the nodes in the order of the file, all parameters in RAM.
+        ordered: the same after memory-aware ordering alone, parameters from a store where the plan has one.
         rewritten: the same of the plan.
         region_bytes: of the memory that serves the plan's step, laid out; graph outputs are not in it.
         original_nodes, ordered_nodes: nodes of the model as given, and of the normalized one that is ordered.
@@ -268,8 +268,11 @@ def _rewritten(
             frozen = constants()
             of_store = frozen.values(name for name in frozen.kinds if name in answer.plan.stored)
             made = replace(made, constants=of_store)
-    _carry_out(answer, region_bytes)
-    asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
+    asked, baseline = answer.asked, answer.baseline
+    original, original_process = asked.original, asked.budget.process.of_order(asked.first.graph, asked.original)
+    if answer.plan.stored:
+        original, original_process = all_in_ram(source.model, request, updates, beside())
+    _carry_out(answer, region_bytes, original)
     described = Description.of_metadata(baseline.variant.model.metadata_props)
     if described is not None and described.unresumable:
         warn(
@@ -281,11 +284,11 @@ def _rewritten(
         plan=answer.plan,
         graph=baseline.graph,
         costs=baseline.costs,
-        original=asked.original,
+        original=original,
         ordered=asked.ordered,
         rewritten=answer.plan.prediction,
         region_bytes=answer.laid_out.region.region_bytes,
-        original_process=process.of_order(asked.first.graph, asked.original),
+        original_process=original_process,
         ordered_process=answer.ordered_process,
         process=answer.laid_out.memory,
         original_nodes=source.node_count,
@@ -305,7 +308,7 @@ def _is_planned(node: ir.Node) -> bool:
     return node.domain == POET_DOMAIN and not spec_of(node.domain, node.op_type).of_graphs
 
 
-def _carry_out(answer: Answer, region_bytes: int) -> None:
+def _carry_out(answer: Answer, region_bytes: int, original: Prediction) -> None:
     """Write a plan into the model of its graph variant, with a region of a size that the evaluation needs, too."""
     baseline, laid_out, request = answer.baseline, answer.laid_out, answer.asked.request
     Sequential(
@@ -323,7 +326,7 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
             process={line.name: line.size_bytes for line in laid_out.memory.parts},
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
             costs=baseline.costs,
-            before={"original": answer.asked.original, "ordered": answer.asked.ordered},
+            before={"original": original, "ordered": answer.asked.ordered},
         ),
     )(baseline.variant.model)
     if TRAINING_KEY in baseline.variant.model.metadata_props:

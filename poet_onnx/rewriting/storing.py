@@ -10,6 +10,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from poet_onnx.choices import ALWAYS, FROZEN, NEVER
+from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
@@ -17,7 +18,8 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
-from poet_onnx.rewriting.asked import NoRoomError, baseline_of
+from poet_onnx.plan import Prediction
+from poet_onnx.rewriting.asked import NoRoomError, baseline_of, in_file_order, process_of
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.levels import Level, levels
@@ -188,6 +190,16 @@ def answer_where_it_fits(
     if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
         return ways.resident()
     return ways.best()
+
+
+def all_in_ram(
+    model: ir.Model, request: Request, updates: Updates | None, evaluation: EvaluationStep | None
+) -> tuple[Prediction, ProcessMemory]:
+    """Return what a step takes with all parameters in RAM, in the order of the file, and what its process takes."""
+    variant = next(variants(model, request.device, request.options.target, updates=updates, threads=request.threads))
+    first = baseline_of(variant, request, None)
+    prediction = in_file_order(first)
+    return prediction, process_of(request, first, evaluation).of_order(first.graph, prediction)
 
 
 def constants_of(made: TrainGraph | None, training: ir.Model) -> StoredConstants:

@@ -78,7 +78,7 @@ def test_a_refusal_names_the_limit(cli: Cli, model: Path) -> None:
         (["--device", "a72", "--lifetime", "2years"], "whole number of steps"),
         (["--device", "a72", "--lifetime", "0steps"], "out of range"),
         (["--device", "tx2", "--lifetime", "100steps"], "does not say what its storage endures"),
-        (["--device", "a72", "--plan", "plan.json", "--lifetime", "100steps"], "leave out --lifetime"),
+        (["--device", "a72", "--plan", "plan.json", "--store", "never"], "leave out --store"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(cli: Cli, model: Path, arguments: list[str], reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ def test_a_page_has_the_curve_as_a_slider_and_a_table(cli: Cli, tmp_path: Path) 
     curve.write_text(cli("inspect", net, *step, "--curve", "--json").out)
     made = cli("rewrite", net, *step, "--store", "always")
     assert "parameters pass through RAM from their store" in made.out, "nothing else would tell why it takes so long"
+    price = re.search(r"The price: .* more energy .* and (\S+) % more time", made.out)
+    assert price, made.out
+    assert float(price[1].replace(",", "")) > 20, "above all in RAM, which is what was given"
     assert "nothing is moved" not in made.out
     report = ("report", tmp_path / "text.poet.onnx", "--curve")
     done = cli(*report, curve, "-o", page, "--json")

@@ -213,3 +213,13 @@ def test_a_plan_that_needed_nothing_is_proven_where_it_is_replayed(cli: Cli, pat
         report = json.loads(shown.out)
         assert (report["status"], report["certificate_origin"]) == ("not_needed", "proven")
         assert report["covers"] == asdict(ALL_PLANS)
+
+
+def test_bounds_that_are_given_with_a_plan_are_kept(cli: Cli, path: Path, made: RewriteResult, tmp_path: Path) -> None:
+    given = ("--device", "host", "--plan", written(as_file(made), tmp_path), "--force")
+    report = json.loads(cli("rewrite", path, tmp_path / "out.onnx", *given, "--ram-budget", "1GiB", "--json").out)
+    assert (report["budget_bytes"], report["budget_kind"]) == (1 << 30, "ram")
+    for bound in (("--ram-budget", "1MiB"), ("--activation-budget", "1kB"), ("--deadline", "1us")):
+        refused = cli("rewrite", path, tmp_path / "none.onnx", *given, *bound)
+        assert_one_sentence(refused, 2, "plan")
+    assert not (tmp_path / "none.onnx").exists()
