@@ -15,6 +15,7 @@ from poet_onnx.simulate import simulate
 
 if TYPE_CHECKING:
     from poet_onnx.scheduling.eviction import Eviction
+    from poet_onnx.scheduling.liveness import Integers, Liveness
 
 
 def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
@@ -85,41 +86,71 @@ def _steps(names: Sequence[str], before: _Restores, behind: Mapping[int, Sequenc
 def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
     """Return the steps of a quick plan."""
     liveness, profile = eviction.liveness, eviction.profile
-    before: _Restores = {}
-    behind: dict[int, list[str]] = {}
+    before: dict[int, list[tuple[int, bool]]] = {}
     arriving: dict[int, dict[int, bool]] = {}
-    absences = list(eviction.absences())
-    gone = {(value, first) for value, first, _, _ in absences}
-    for value, _, last, is_stored in absences:
+    for value, _, last, is_stored in eviction.absences():
         arriving.setdefault(last, {})[value] = is_stored
-    for value in sorted({value for value, _, _, is_stored in absences if is_stored}):
-        behind.setdefault(int(profile.position[liveness.maker[value]]), []).append(liveness.values[value])
     for place, pending in arriving.items():
         there: set[int] = set()
-        read = liveness.reads[int(profile.order[place])]
-        # An interval ends here that was cut for a recompute which is no longer wanted: nobody reads the value here.
-        wanted = (value for value in sorted(pending) if value in read or (value, place) not in gone)
-        before[place] = [restore for value in wanted for restore in _restored(eviction, value, place, pending, there)]
-    return tuple(_steps(liveness.names_of(profile.order), before, behind))
+        before[place] = [
+            restore for value in sorted(pending) for restore in _restored(eviction, value, place, pending, there)
+        ]
+    stored = _drop_unread(liveness, profile.order, before)
+    behind: dict[int, list[str]] = {}
+    for value in sorted(stored):
+        behind.setdefault(int(profile.position[liveness.maker[value]]), []).append(liveness.values[value])
+    names = {
+        place: [(liveness.names[number] if is_node else liveness.values[number], is_node) for number, is_node in here]
+        for place, here in before.items()
+    }
+    return tuple(_steps(liveness.names_of(profile.order), names, behind))
+
+
+def _drop_unread(liveness: Liveness, order: Integers, before: dict[int, list[tuple[int, bool]]]) -> set[int]:
+    """Drop what comes back before a place and is not read before it comes back again; return what is paged in.
+
+    An interval may have been cut for a recompute which is no longer wanted: nobody reads the value where it ends.
+
+    Args:
+        liveness: that numbers nodes and values.
+        order: of the nodes.
+        before: numbers of what comes back right before a node, and whether it is a node that runs again; is changed.
+    """
+    read_later, stored = set[int](), set[int]()
+    for place in range(len(order) - 1, -1, -1):
+        node = int(order[place])
+        read_later.difference_update(liveness.writes[node])
+        read_later.update(liveness.reads[node])
+        kept: list[tuple[int, bool]] = []
+        for number, is_node in reversed(before.get(place, ())):
+            made = liveness.writes[number] if is_node else (number,)
+            if read_later.isdisjoint(made):
+                continue
+            kept.append((number, is_node))
+            read_later.difference_update(made)
+            read_later.update(liveness.reads[number] if is_node else ())
+            stored.update(() if is_node else made)
+        before[place] = kept[::-1]
+    return stored
 
 
 def _restored(
     eviction: Eviction, value: int, place: int, pending: Mapping[int, bool], there: set[int]
-) -> Iterator[tuple[str, bool]]:
+) -> Iterator[tuple[int, bool]]:
     """Yield what brings a value back before a place, behind all that its node reads if it is made again."""
     liveness = eviction.liveness
     if value in there:
         return
     there.add(value)
     if pending.get(value):
-        yield liveness.values[value], False
+        yield value, False
         return
     maker = int(liveness.maker[value])
     for read in liveness.reads[maker]:
         if read in pending or eviction.profile.last_use[read] < place:
             yield from _restored(eviction, read, place, pending, there)
     there.update(liveness.writes[maker])
-    yield liveness.names[maker], True
+    yield maker, True
 
 
 def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, ...]:

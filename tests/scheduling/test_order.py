@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,27 +257,43 @@ def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int
     assert bound <= (prediction.energy_joules - problem.base_joules) * (1 + 1e-9) + 1e-9
 
 
-def test_quick_plans_bring_back_only_what_is_read() -> None:
+def test_quick_plans_bring_back_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval that was cut for a recompute may outlive it."""
-    restored = 0
-    for seed in range(60):
-        problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), large=True)
-        liveness = Liveness(problem)
-        plan = evict(liveness.in_order(order), Limits(budget))
-        if plan is None:
-            continue
-        plan.improve()
-        nodes = {node.name: node for node in problem.graph.nodes}
-        unread: set[str] = set()
-        for step in steps_of_eviction(plan):
-            if step.action is Action.COMPUTE:
-                unread -= set(problem.graph.transient_reads(nodes[step.subject]))
-            elif step.action is Action.PAGE_IN_START:
-                assert step.subject not in unread, f"seed {seed}: {step.subject} is paged in twice and read once"
-                unread.add(step.subject)
-                restored += 1
-        assert not unread
-    assert restored > 100
+    tried: list[tuple[Step, ...]] = []
+
+    def kept(eviction: Eviction) -> tuple[Step, ...]:
+        tried.append(steps_of_eviction(eviction))
+        return tried[-1]
+
+    monkeypatch.setattr("poet_onnx.scheduling.quick_plan.steps_of_eviction", kept)
+    # The first of these had values paged in that were paged in again before anything read them.
+    for seed, share in (
+        (26, 0.1),
+        (105, 0.3),
+        (212, 0.2),
+        (236, 0.3),
+        *((seed, 0.05 * (seed % 9)) for seed in range(30)),
+    ):
+        problem, order, budget = _training(seed, 3 + seed % 40, share, large=bool(seed % 2))
+        tried.clear()
+        quick_plan(Liveness(problem).in_order(order), Limits(budget))
+        for steps in tried:
+            assert not list(_unread(problem, steps)), f"seed {seed}"
+
+
+def _unread(problem: ScheduleProblem, steps: Sequence[Step]) -> Iterator[str]:
+    """Yield what comes back, and comes back again or is never read."""
+    nodes = {node.name: node for node in problem.graph.nodes}
+    unread: dict[str, set[str]] = {}  # values, by what brought them back
+    for step in steps:
+        node = nodes[step.subject] if step.action is Action.COMPUTE else None
+        read = set(() if node is None else problem.graph.transient_reads(node))
+        unread = {name: values for name, values in unread.items() if values.isdisjoint(read)}
+        if step.action is Action.PAGE_IN_START or step.copy:
+            if step.subject in unread:
+                yield step.subject
+            unread[step.subject] = {step.subject} if node is None else set(problem.graph.transient_writes(node))
+    yield from unread
 
 
 def test_a_search_ends_where_no_order_has_a_quick_plan(monkeypatch: pytest.MonkeyPatch) -> None:
