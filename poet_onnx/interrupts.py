@@ -1,8 +1,9 @@
-"""Ctrl-C while modules are imported, and while something changes that must be whole."""
+"""Ctrl-C while modules are imported, and signals while something changes that must be whole."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import signal
 import threading
@@ -12,6 +13,13 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 """Exit code of a program that was interrupted."""
+
+_HELD = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+    if hasattr(signal, name)
+)
+"""Signals with which people and schedulers of jobs tell a program to save, to stop, or that its time is over."""
 
 
 @contextlib.contextmanager
@@ -30,22 +38,25 @@ def leaving_at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Let what follows come to its end before Ctrl-C is heard, which then raises KeyboardInterrupt.
+    """Let what follows come to its end before signals are handled that Python handles, such as Ctrl-C.
 
-    Native code hears none before it returns, either. Where somebody else handles interrupts, that stays so.
+    Native code lets no handler run before it returns, either. So a handler of SIGTERM may save what is trained, and one
+    that raises, as that of Ctrl-C does, raises where all is whole.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():  # no other thread runs handlers
         yield
         return
     heard: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    handlers = {number: handler for number in _HELD if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: heard.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if heard:
-        raise KeyboardInterrupt
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in heard:
+            handlers[signal.Signals(number)](number, inspect.currentframe())
 
 
 def _leave(_: int, __: FrameType | None) -> NoReturn:

@@ -36,7 +36,7 @@ with 1,167)."""
 _CHECKPOINTED = (Role.PARAMETER, Role.FROZEN, Role.HANDLE, Role.MOMENT, Role.STATISTIC, Role.GRADIENT_BUFFER)
 
 _EXPORTING_BYTES_PER_NODE = 1_200
-"""What names of a node of the forward pass and of what it makes leave behind: Python keeps the memory in which they
+"""What names of a node of the evaluation graph and of what it makes leave behind: Python keeps the memory in which they
 were, and the first exports find little of a checkpoint's header free. 1,150 were measured (a decoder of 24 layers, of
 which checkpoints and models were written and read in turns, stock onnxruntime 1.31, Python 3.11)."""
 
@@ -143,6 +143,7 @@ class EvaluationMemory:
         session_bytes: of its session.
         region_bytes: what its step takes of the region that it shares with the training step.
         heap_bytes: the most that a node takes past the runtime's allocator.
+        nodes: of its graph, which is the one that is exported, too.
         exported_nodes: of the graph that is exported, where that is another one.
         exported_bytes: that exporting its constants takes.
     """
@@ -150,6 +151,7 @@ class EvaluationMemory:
     session_bytes: int
     region_bytes: int
     heap_bytes: int
+    nodes: int
     exported_nodes: int = 0
     exported_bytes: int = 0
 
@@ -229,7 +231,7 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
 
 def _calls(graph: TrainingGraph, costs: ProcessCosts, evaluation: EvaluationMemory | None) -> Iterator[ProcessLine]:
     """Yield what the calls beside the step take, during which the step's code is not in memory."""
-    nodes = sum(node.phase is Phase.FORWARD for node in graph.nodes)
+    nodes = sum(node.phase is Phase.FORWARD for node in graph.nodes) if evaluation is None else evaluation.nodes
     tensors = sum(tensor.role in _CHECKPOINTED for tensor in graph.tensors.values() if tensor.resident)
     header_bytes, names_bytes = tensors * _RESUMING_BYTES_PER_TENSOR, nodes * _EXPORTING_BYTES_PER_NODE
     if evaluation is not None and evaluation.exported_nodes:
@@ -265,7 +267,7 @@ def evaluation_memory(
     if costs.session_bytes:
         session_bytes += _SINGLE_NODE_BYTES * sum(node.op_type in _SINGLE_NODES for node in graph.nodes)
     session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
-    return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
+    return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph), len(graph.nodes))
 
 
 def _evaluation_line(evaluation: EvaluationMemory) -> ProcessLine:

@@ -157,6 +157,14 @@ class Checkpoint:
             InputError: if it is not there, of another type or shape, or damaged.
         """
         self._file.check(name, array)
+        self.check_bytes(name)
+
+    def check_bytes(self, name: str) -> None:
+        """Check that a tensor has the bytes that were written.
+
+        Raises:
+            InputError: if it has not, or cannot be read.
+        """
         self._verify(name, self._file.chunks(name))
 
     def load(self, arrays: Mapping[str, Array]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,13 @@ _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 """The entry of a session's configuration that names the folder of the external data of a model in memory."""
 
 _ALIGNMENT_BYTES = 64
+_BATCH_ALIGNMENT_BYTES = 16
+"""Arrays of numpy and torch begin at a multiple of these. Where a slice of one does not, means that ONNX Runtime takes
+of it have other last bits than those of a copy."""
+
+_LOADING = threading.Lock()
+"""Which arenas are a session's is seen by those that were there before it was made."""
+
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES = ("bool", *_INTEGERS, "float16", "float", "double")
 _ELEMENTS = {f"tensor({name})": np.dtype("f4" if name == "float" else name) for name in _DTYPES}
@@ -73,7 +81,8 @@ class BatchBuffers:
         Raises:
             InputError: if there is no memory for it.
         """
-        if array.flags.c_contiguous and array.dtype == want.dtype:
+        is_aligned = array.ctypes.data % _BATCH_ALIGNMENT_BYTES == 0
+        if is_aligned and array.flags.c_contiguous and array.dtype == want.dtype:
             return array
         place = self.room(want, array.shape)
         np.copyto(place, array, casting="unsafe")  # the numbers were looked at
@@ -156,10 +165,11 @@ class Runner:
             for name, array in constants.of(model).items():
                 self._held.append(self._lend(array))
                 options.add_initializer(name, self._held[-1])
-        others = _arenas()
         try:
-            with region.shared(), self._loadable(model, references, options) as source:
+            with region.shared(), self._loadable(model, references, options) as source, _LOADING:
+                others = _arenas()
                 self._session = self._runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+                self._arena = next((arena for arena in _arenas() if arena not in others), None)
         except self._errors as error:
             runtime = installed_runtime()
             hint = "" if runtime.has_training else ": rewrite it with target='stock' for this runtime"
@@ -168,7 +178,6 @@ class Runner:
                 f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {said}"
             ) from error
         release_code_pages()  # of loading
-        self._arena = next((arena for arena in _arenas() if arena not in others), None)
         self._binding = self._session.io_binding()
         self._has_run = False
         self.wanted: tuple[Wanted, ...] = ()

@@ -248,25 +248,17 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             return self._evaluated(inputs, labels)[0]
         self._refuse_half_changed()
         self._follow()
+        done = self._progress
+        updating = done.batches + 1 == done.accumulation_steps
+        # What a schedule does, such as evaluating, may use the memory in which a batch is placed.
+        rate = self._scheduled_rate() if updating else self._rate
         feeds = self._step.feeds(inputs, labels)
         filling = filling_of(feeds, self._step.wanted, self._step.ranges)
         if filling is not None:
             check_statistics(filling, self._description.state)
             self._try_filling(feeds, filling)
             feeds = self._step.filled(feeds, filling)
-        done = self._progress
-        updating = done.batches + 1 == done.accumulation_steps
-        if updating:
-            given = done.optimizer.learning_rate if self._schedule is None else self._schedule(done.updates)
-            rate = as_number(given)
-            if rate is None or rate < 0:
-                raise InputError(
-                    f"After {done.updates} updates the schedule gives {shown(given)}: let it return a number of 0 or "
-                    "more, such as float(rate)."
-                )
-            if self._progress is not done:
-                raise InputError("The schedule has trained, or loaded a checkpoint, itself: let it only return a rate.")
-            self._rate = rate
+        self._rate = rate
         with self._all_or_failed():
             self._memory.fresh[...] = done.batches == 0
             self._memory.runs[...] = done.runs
@@ -289,9 +281,28 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             warnings.warn(why_not_finite(loss, self._progress.runs, feeds), PoetWarning, stacklevel=3)
         return loss
 
+    def _scheduled_rate(self) -> float:
+        """Return the learning rate of the next update.
+
+        Raises:
+            InputError: if the schedule gives none, or changes what is trained.
+        """
+        done = self._progress
+        given = done.optimizer.learning_rate if self._schedule is None else self._schedule(done.updates)
+        rate = as_number(given)
+        if rate is None or rate < 0:
+            raise InputError(
+                f"After {done.updates} updates the schedule gives {shown(given)}: let it return a number of 0 or "
+                "more, such as float(rate)."
+            )
+        if self._progress is not done:
+            raise InputError("The schedule has trained, or loaded a checkpoint, itself: let it only return a rate.")
+        return rate
+
     @exclusive
     def _evaluated(self, inputs: Arrays, labels: Arrays = None) -> tuple[float, Outputs, Mapping[str, Array]]:
         """Evaluate a batch; return its loss, the outputs, and the batch as it was read."""
+        self._refuse_half_changed()
         self._evaluations += 1
         runner = self._evaluate()
         feeds = runner.feeds(inputs, labels)

@@ -157,6 +157,7 @@ class SessionFiles:
         from poet_onnx.training.free_batch import free_batch_of
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
+        self._refuse_half_changed("there is nothing whole to export")
         path = self._target(path)
         if model is None:
             self._evaluation.check_same()
@@ -183,6 +184,7 @@ class SessionFiles:
         Raises:
             InputError: if there are none, a weight's torch module is not known, or they cannot be written.
         """
+        self._refuse_half_changed("there is nothing whole to export")
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         files.write(as_path(path), self._memory.values(), self._constants)
         files.warn_of_lost(self._memory.moved())
@@ -195,6 +197,7 @@ class SessionFiles:
         Raises:
             InputError: if the evaluation graph, which has the weights, was not given.
         """
+        self._refuse_half_changed("there is nothing whole to export")
         adapters, merged = self._model.adapters, dict[str, npt.NDArray[np.float32]]()
         if adapters is None:
             return merged
@@ -282,7 +285,7 @@ class SessionFiles:
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
-        """Remember it if what follows changes half of the state, which Ctrl-C does not."""
+        """Remember it if what follows changes half of the state, which no signal lets it do."""
         with held():
             self._failed = True
             yield

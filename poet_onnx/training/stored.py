@@ -272,7 +272,7 @@ class SessionStore:
         self.file.begin_step()
 
     def check(self, file: Checkpoint, source: object, *, gradients: bool) -> None:
-        """Check that a checkpoint has all that the store has, half collected gradients among it or not.
+        """Check that a checkpoint has all that the store has, half collected gradients among it or not, and undamaged.
 
         Raises:
             InputError: if it has not.
@@ -283,6 +283,7 @@ class SessionStore:
                 raise InputError(
                     f"{source} has no '{name}' of shape {list(stored.kind.shape)}: it is of another model."
                 )
+            file.check_bytes(name)
 
     def load(self, file: Checkpoint, *, gradients: bool) -> None:
         """Take the numbers of a checkpoint that was checked likewise; the next commit makes them last.

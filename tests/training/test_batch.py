@@ -55,6 +55,11 @@ def test_arrays_that_are_not_contiguous_are_copied_into_one_place() -> None:
         assert copy.tolist() == given.tolist()
         assert copy.ctypes.data == places.placed(x, image.T).ctypes.data
     assert places.placed(y, image.T).ctypes.data != places.placed(x, image.T).ctypes.data
+    for offset in range(0, 16, 4):
+        room = np.zeros(image.nbytes + 32, np.uint8)
+        start = -room.ctypes.data % 16 + offset
+        moved = room[start : start + image.nbytes].view(image.dtype).reshape(image.shape)
+        assert np.shares_memory(places.placed(x, moved), moved) == (offset == 0), "sums depend on where they begin"
     larger = places.placed(x, np.arange(96, dtype=np.float32).reshape(8, 12)[:, ::2])
     assert larger.tolist() == np.arange(96).reshape(8, 12)[:, ::2].tolist()
     scalar = np.array(2, np.float32)

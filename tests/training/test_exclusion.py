@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from training_batches import batch, digest, session_of, train
 
@@ -98,6 +99,41 @@ def test_the_schedule_may_save_and_evaluate_but_not_train(model_path: Callable[.
         train(session, 1, first=1)
 
 
+def test_a_schedule_that_evaluates_leaves_the_batch_alone(model_path: Callable[..., Path]) -> None:
+    """Batches of another layout are copied to the same place, whichever graph reads them."""
+    path = model_path("mlp-mse")
+    losses: list[float] = []
+
+    def transposed(session: TrainingSession, number: int) -> dict[str, np.ndarray]:
+        return {name: np.asfortranarray(array) for name, array in batch(session, 0, number).items()}
+
+    def schedule(updates: int) -> float:
+        losses.append(session.evaluate([transposed(session, 100 + updates)])["loss"])
+        return 0.1
+
+    session = session_of(path, optimizer=SGD(0.1), eval_model=path.with_name("eval_model.onnx"), schedule=schedule)
+    plain = session_of(path, optimizer=SGD(0.1))
+    assert [session.step(transposed(session, number)) for number in range(3)] == train(plain, 3)
+    assert digest(session) == digest(plain)
+    assert len(set(losses)) == 3
+
+
+def test_sessions_that_threads_make_at_once_have_their_own_memory(model_path: Callable[..., Path]) -> None:
+    """Which memory is a session's was told by what was there before it: another one's, where two were made at once."""
+    path, done = model_path("mobilenet"), list[bool]()
+    expected = train(session_of(path), 2)
+
+    def make_and_train() -> None:
+        done.append(all(train(session_of(path), 2) == expected for _ in range(4)))
+
+    threads = [threading.Thread(target=make_and_train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+    assert done == [True] * 4
+
+
 def test_failures_leave_the_turn_to_others(model_path: Callable[..., Path], tmp_path: Path) -> None:
     session = session_of(model_path("mlp-mse"))
     for call in (lambda: session.step([]), lambda: session.load_checkpoint(tmp_path / "nothing.safetensors")):
@@ -110,10 +146,10 @@ def test_failures_leave_the_turn_to_others(model_path: Callable[..., Path], tmp_
     assert len(losses) == 1
 
 
-def interrupt(after_seconds: float) -> None:
-    """Send the process what Ctrl-C sends."""
+def interrupt(after_seconds: float, number: int = signal.SIGINT) -> None:
+    """Send the process what Ctrl-C sends, or another signal."""
     time.sleep(after_seconds)
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
 
 
 def steps_until_interrupted(session: TrainingSession, after_seconds: float) -> None:
@@ -140,11 +176,35 @@ def test_an_interrupted_step_is_whole(model_path: Callable[..., Path], tmp_path:
     assert session.updates > 2
 
 
+def test_a_handler_of_another_signal_saves_what_is_whole(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    """As that of SIGTERM, which schedulers of jobs send."""
+    path, saved = model_path("mobilenet"), tmp_path / "saved.safetensors"
+    session, reference, resumed = session_of(path), session_of(path), session_of(path)
+    for number in range(4):
+        updates: list[int] = []
+
+        def save(*_: object, updates: list[int] = updates) -> None:
+            session.save_checkpoint(saved)
+            updates.append(session.updates)
+
+        before = signal.signal(signal.SIGTERM, save)
+        thread = threading.Thread(target=interrupt, args=(0.02 + 0.007 * number, signal.SIGTERM))
+        thread.start()
+        while not updates:
+            train(session, 1, first=session.updates)
+        thread.join(WAIT_SECONDS)
+        assert signal.signal(signal.SIGTERM, before) is save
+        train(reference, updates[0] - reference.updates, first=reference.updates)
+        resumed.load_checkpoint(saved)
+        assert digest(resumed) == digest(reference)
+
+
 def test_who_handles_interrupts_may_cut_a_step_which_then_says_so(
     model_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
-    session = session_of(path)
+    evaluation = path.with_name("eval_model.onnx")
+    session = session_of(path, eval_model=evaluation)
     session.save_checkpoint(saved)
 
     def cut(*_: object) -> None:
@@ -154,7 +214,13 @@ def test_who_handles_interrupts_may_cut_a_step_which_then_says_so(
         patched.setattr(session._step, "run", cut)
         with pytest.raises(KeyboardInterrupt):
             train(session, 1)
-    for call in (lambda: train(session, 1), lambda: session.save_checkpoint(tmp_path / "other")):
+    for call in (
+        lambda: train(session, 1),
+        lambda: session.save_checkpoint(tmp_path / "other"),
+        lambda: session.export_inference_model(tmp_path / "other"),
+        lambda: session.evaluate([batch(session, 0, 0)]),
+        session.merged_weights,
+    ):
         with pytest.raises(InputError, match="interrupted half-way: "):
             call()
     session.load_checkpoint(saved)

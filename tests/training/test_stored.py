@@ -476,3 +476,20 @@ def test_a_model_with_frozen_weights_in_a_store_is_measured(nets: dict[str, Path
     path.with_suffix(".safetensors").unlink()
     with pytest.raises(InputError, match="put it beside the model"):
         verify_process(given.training.clone(), path, ram_budget_bytes=1 << 30)
+
+
+def test_a_damaged_checkpoint_leaves_a_store_as_it_was(nets: dict[str, Path], tmp_path: Path) -> None:
+    path, saved = rewritten(nets["text"], tmp_path / "net.onnx", store="always"), tmp_path / "saved.safetensors"
+    session = session_of(path, store=tmp_path / "store", commit_every=100)
+    train(session, 2)
+    session.save_checkpoint(saved)
+    train(session, 4)
+    before = state(session, tmp_path / "before.safetensors")
+    whole = saved.read_bytes()
+    damaged = tmp_path / "damaged.safetensors"
+    for place in (len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match="damaged"):
+            session.load_checkpoint(damaged)
+        assert state(session, tmp_path / "after.safetensors") == before
+    train(session, 5)
