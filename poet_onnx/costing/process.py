@@ -40,6 +40,10 @@ _EXPORTING_BYTES_PER_NODE = 1_200
 were, and the first exports find little of a checkpoint's header free. 1,150 were measured (a decoder of 24 layers, of
 which checkpoints and models were written and read in turns, stock onnxruntime 1.31, Python 3.11)."""
 
+_RUNNING_BYTES_PER_NODE = 160
+"""What the first runs note of a node of the training graph, which loading it does not (recurrent nets of 1,000 to 13,900
+nodes, stock onnxruntime 1.32, Python 3.11)."""
+
 _UNPACKED_BYTES_PER_NODE = 900
 """Besides, of a node of a decoder whose graph is in the file of another one: 300 to 900 were measured (Qwen2 of 8 and
 24 layers with 4-bit weights, likewise), 400 of them its message."""
@@ -203,7 +207,7 @@ def process_memory(
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
     session_bytes = costs.session_bytes + costs.graph_bytes(graph, operators)
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
-    session_bytes += most_heap_bytes if costs.session_bytes else 0
+    session_bytes += most_heap_bytes + len(operators) * _RUNNING_BYTES_PER_NODE if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
     lines = (
         ProcessLine("runtime", costs.runtime_bytes, MEANS["runtime"], True),

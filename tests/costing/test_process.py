@@ -240,10 +240,11 @@ def test_a_loss_over_pixels_keeps_to_the_budget_and_grows_no_more(size: int, thr
 
 
 def trained_alone_bytes(result: RewriteResult, folder: Path, python: str, *, threads: int = 1) -> int:
-    """Return the peak of a process that trains with random parameters and does nothing else."""
-    model, parameters = folder / "model.onnx", folder / "parameters.safetensors"
+    """Return the peak of a process that trains and does nothing else, with random parameters unless it has some."""
+    model, parameters = folder / "model.onnx", folder / "model.safetensors"
     result.save(model)
-    write_random_parameters(result.graph, parameters)
+    if result.train_graph is None:
+        write_random_parameters(result.graph, parameters)
     settings = read_settings(result.model)
     job = training_job(result.model, settings, model, parameters, steps=5, threads=threads, page_dir=None)
     for _ in range(2):  # the first one writes bytecode
@@ -301,6 +302,30 @@ def test_many_cheap_nodes_take_what_is_said(tmp_path: Path, python: str) -> None
     )
     assert len(result.graph.nodes) > 2_000
     assert 0 <= training_alone(result.process).peak_bytes - trained_alone_bytes(result, tmp_path, python) <= 2 << 20
+
+
+LAYERS = """<ir_version: 8, opset_import: ["" : 17]> g (float[4, 512] x) => (float[4, 10] y) {
+        a = Gemm <transB = 1> (x, u, ub)
+        b = Relu (a)
+        c = Gemm <transB = 1> (b, v, vb)
+        d = Relu (c)
+        y = Gemm <transB = 1> (d, w, wb)
+    }"""
+
+
+@NEEDS_STOCK
+def test_comparing_products_takes_no_more_than_is_said(tmp_path: Path) -> None:
+    """Before a net of few samples trains from a store: that is the peak of its process."""
+    model = onnx.parser.parse_model(LAYERS)
+    shapes = {"u": (1024, 512), "v": (1024, 1024), "w": (10, 1024), "ub": (1024,), "vb": (1024,), "wb": (10,)}
+    for name, shape in shapes.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shape, 0.01, np.float32), name))
+    onnx.save(model, tmp_path / "forward.onnx")
+    options = {"device": "host", "target": "stock", "loss": "mse", "optimizer": "adamw", "store": "always"}
+    with pytest.raises(InfeasibleError) as caught:
+        rewrite(tmp_path / "forward.onnx", ram_budget="16MiB", **options)
+    result = rewrite(tmp_path / "forward.onnx", ram_budget=caught.value.smallest_budget_bytes, **options)
+    assert 0 <= result.process.peak_bytes - trained_alone_bytes(result, tmp_path, STOCK_PYTHON) <= 2 << 20
 
 
 SLICES = 250
