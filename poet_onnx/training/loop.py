@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -68,7 +68,7 @@ class Callback:
         """Hear that training begins, or goes on."""
 
     def on_step_end(self, session: SessionLoop, step: Step) -> None:
-        """Hear of a batch."""
+        """Hear of a batch; a checkpoint of another place cannot be loaded here, as the loader would not follow."""
 
     def on_epoch_end(self, session: SessionLoop, epoch: Epoch) -> bool | None:
         """Hear of an epoch; return True to let it be the last one."""
@@ -163,7 +163,8 @@ class SessionLoop:
 
         Raises:
             InputError: if a batch does not fit, or the loader has none, or fewer than were trained on, or something is
-                no loader or callback.
+                no loader or callback, or amid an epoch a callback loads a checkpoint of another place, or trains on in
+                another `fit`.
             CheckFailedError: as for `step`.
         """
         if not is_whole(epochs) or epochs < 1:
@@ -220,12 +221,14 @@ class SessionLoop:
     ) -> Epoch:
         """Train on what is left of an epoch."""
         begin, number = time.perf_counter(), self._progress.epoch
-        source = loader(number) if callable(loader) else loader
-        batches, count = self._left(source), len(source) if isinstance(source, Sized) else None
+        with self._in_place("the loader"):
+            source = loader(number) if callable(loader) else loader
+            batches, count = self._left(source), len(source) if isinstance(source, Sized) else None
         for loss in self._losses(batches, number):
             step = Step(number, self._progress.position, count, loss, self.learning_rate)
             for each in callbacks:
-                each.on_step_end(self, step)
+                with self._in_place(f"the callback {type(each).__name__}"):
+                    each.on_step_end(self, step)
         if not self._progress.position:
             raise InputError(
                 f"The loader gave no batch in epoch {number}: give one that can be read again, such as a list or a "
@@ -233,9 +236,30 @@ class SessionLoop:
             )
         figures = {"loss": self._progress.mean_loss}
         if evaluate is not None:
-            figures |= {f"evaluation_{name}": figure for name, figure in self.evaluate(evaluate, metrics).items()}
+            with self._in_place("what is called to evaluate"):
+                figures |= {f"evaluation_{name}": figure for name, figure in self.evaluate(evaluate, metrics).items()}
         self._progress = self._progress.after_epoch()
         return Epoch(number, figures, self.learning_rate, time.perf_counter() - begin)
+
+    @contextmanager
+    def _in_place(self, who: str) -> Iterator[None]:
+        """Let the caller's code run amid an epoch, where the loader cannot follow it to another place.
+
+        Args:
+            who: runs.
+
+        Raises:
+            InputError: if the session is elsewhere afterwards: `fit` would train other batches than it counts.
+        """
+        before = self._progress
+        yield
+        after = self._progress
+        if (after.epoch, after.position) != (before.epoch, before.position):
+            raise InputError(
+                f"Amid fit {who} moved the session from batch {before.position} of epoch {before.epoch} to batch "
+                f"{after.position} of epoch {after.epoch}, as load_checkpoint and another fit do, and the loader "
+                "cannot follow: let it raise an exception to stop fit, load the checkpoint then, and call fit again."
+            )
 
     def _left(self, source: Iterable[Any]) -> Iterator[Any]:
         """Return the batches of an epoch that were not trained on yet."""
@@ -256,9 +280,11 @@ class SessionLoop:
 
     def _loss_of_next(self, batches: Iterator[Any], epoch: int) -> float | None:
         """Make a step of the next batch, and let go of it; return None if there is none."""
-        batch: Any = next(batches, _END)
+        with self._in_place("the loader"):
+            batch: Any = next(batches, _END)
         if batch is _END:
             return None
+        self.train()  # a callback may have called eval
         self._fitting = epoch
         try:
             return self.step(*_parts(batch))

@@ -267,3 +267,125 @@ def test_what_an_epochs_end_would_refuse_is_refused_before_the_first_step(model_
     with pytest.raises(InputError, match=r"eval_model"):
         alone.fit(batches, epochs=1, evaluate=batches)
     assert (session.steps, alone.steps) == (0, 0)
+
+
+class Acting(Callback):
+    """Does something with the session, once, after its step of a number."""
+
+    def __init__(self, steps: int, act: Callable[[Any], object]) -> None:
+        self.steps, self.act, self.places = steps, act, list[tuple[int, int]]()
+
+    def on_step_end(self, session: Any, step: Step) -> None:  # noqa: D102
+        self.places.append((step.epoch, step.position))
+        if len(self.places) == self.steps:
+            self.act(session)
+
+
+def counted(batches: list[Any], read: list[int]) -> Callable[[int], Iterator[Any]]:
+    """Return a loader that tells which batches were read."""
+
+    def loader(_: int) -> Iterator[Any]:
+        for number, each in enumerate(batches):
+            read.append(number)
+            yield each
+
+    return loader
+
+
+def test_a_callback_that_loads_a_checkpoint_amid_an_epoch_is_refused(
+    model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    session, read, saved = session_of(model_path("mlp-mse")), list[int](), tmp_path / "saved"
+    batches = [batch(session, 0, number) for number in range(6)]
+    saving, loading = (
+        Acting(2, lambda session: session.save_checkpoint(saved)),
+        Acting(5, lambda session: session.load_checkpoint(saved)),
+    )
+    with pytest.raises(
+        InputError, match=r"^Amid fit the callback Acting moved .* batch 5 of epoch 0 to batch 2 of"
+    ) as at:
+        session.fit(counted(batches, read), epochs=1, callbacks=[saving, loading])
+    assert str(at.value).endswith("stop fit, load the checkpoint then, and call fit again.")
+    assert (read, session.steps) == ([0, 1, 2, 3, 4], 2)
+    through = session_of(model_path("mlp-mse"))
+    assert session.fit(batches, epochs=1)[0].figures == through.fit(batches, epochs=1)[0].figures
+    assert digest(session) == digest(through)
+
+
+def test_a_fit_within_a_step_of_another_is_refused(model_path: Callable[..., Path]) -> None:
+    session, read = session_of(model_path("mlp-mse")), list[int]()
+    batches = [batch(session, 0, number) for number in range(3)]
+    nested = Acting(1, lambda session: session.fit(batches, epochs=1))
+    with pytest.raises(
+        InputError, match=r"^Amid fit the callback Acting moved .* batch 1 of epoch 0 to batch 0 of epoch 1"
+    ):
+        session.fit(counted(batches, read), epochs=2, callbacks=[nested])
+    assert (read, session.steps) == ([0], 3)
+
+
+@pytest.mark.parametrize("where", ["the loader", "what is called to evaluate"])
+def test_what_loads_a_checkpoint_amid_an_epoch_is_refused_wherever_it_is(
+    model_path: Callable[..., Path], tmp_path: Path, where: str
+) -> None:
+    path, saved = model_path("mlp-mse"), tmp_path / "saved"
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    batches = [batch(session, 0, number) for number in range(3)]
+    session.save_checkpoint(saved)
+
+    def loading() -> Iterator[Any]:
+        yield from batches[:2]
+        session.load_checkpoint(saved)
+        yield batches[2]
+
+    given = (loading(), None) if where == "the loader" else (batches, loading())
+    with pytest.raises(InputError, match=f"^Amid fit {where} moved the session from batch . of epoch 0 to batch 0 of"):
+        session.fit(given[0], epochs=1, evaluate=given[1])
+    assert (session.steps, session.epoch) == (0, 0)
+
+
+def test_callbacks_that_leave_the_session_where_it_is_change_nothing(
+    model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    """They may evaluate, save, export, load the same place and forget that they called eval, or train by `step`."""
+    path = model_path("mlp-mse")
+    session, plain = (session_of(path, eval_model=path.with_name("eval_model.onnx")) for _ in range(2))
+    batches = [batch(session, 0, number) for number in range(4)]
+
+    def evaluate(session: TrainingSession) -> None:
+        before = session.evaluate(batches)
+        session.save_checkpoint(tmp_path / "here")
+        session.export_inference_model(tmp_path / "model.onnx", model=path.with_name("eval_model.onnx"))
+        session.fit(batches, epochs=1)
+        session.load_checkpoint(tmp_path / "here")
+        assert session.evaluate(batches) == before
+        session.eval()
+        session.step(batches[0])
+
+    acting = Acting(2, evaluate)
+    found = session.fit(batches, epochs=2, callbacks=[acting])
+    assert [epoch.figures for epoch in found] == [epoch.figures for epoch in plain.fit(batches, epochs=2)]
+    assert acting.places == [(epoch, position) for epoch in range(2) for position in range(1, 5)]
+    assert digest(session) == digest(plain)
+    session.fit(batches, epochs=3, callbacks=[Acting(1, lambda session: session.step(batches[0]))])
+    assert (session.steps, session.epoch) == (13, 3)
+
+
+def test_a_checkpoint_may_be_loaded_between_two_epochs(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    """Then the epochs that follow are those of the checkpoint, from the batch that comes next."""
+    session, plain = (session_of(model_path("mlp-mse")) for _ in range(2))
+    batches, read = [batch(session, 0, number) for number in range(3)], list[int]()
+
+    class Returning(Callback):
+        done = False
+
+        def on_epoch_end(self, session: Any, epoch: poet_onnx.Epoch) -> None:
+            if epoch.number == 1 and not self.done:
+                self.done = True
+                session.load_checkpoint(tmp_path / "amid")
+
+    saving = Acting(2, lambda session: session.save_checkpoint(tmp_path / "amid"))
+    found = session.fit(counted(batches, read), epochs=2, callbacks=[saving, Returning()])
+    assert [epoch.number for epoch in found] == [0, 1, 0, 1]
+    assert read == [0, 1, 2] * 4
+    plain.fit(batches, epochs=2)
+    assert (session.steps, digest(session)) == (6, digest(plain))
