@@ -1,14 +1,14 @@
 """A batch as the caller gives it, by name or in order: arrays, tensors or lists, checked against what the graph takes.
 
 Whatever changes no number is taken: int32 for int64, if all of them fit int64 for int32, float16 for float32. Numbers
-in lists have no element type of their own, and become the input's. What rounds (float64) or may be a slip (pixels of
-uint8 for float32) is refused.
+in lists have no element type of their own, and become the input's; a buffer or an image has one, also in a list. What
+rounds (float64) or may be a slip (pixels of uint8 for float32) is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.input_ranges import Ranges
+from poet_onnx.training.given import is_a
 from poet_onnx.training.indices import check_indices
 
 Array = npt.NDArray[np.generic]
@@ -25,6 +26,12 @@ Arrays = npt.ArrayLike | Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike] |
 An array may be one of numpy's, a tensor of torch, whatever else numpy reads in place, or numbers in lists. A list with
 an array in it is several; one of numbers alone is one.
 """
+
+_NUMBERS = frozenset({bool, int, float})
+"""Classes of which a list may hold millions: nothing else is asked of them."""
+
+_NO_LISTS = (str, bytes, memoryview)
+"""Classes of sequences that hold no arrays."""
 
 
 class Wanted(NamedTuple):
@@ -139,18 +146,41 @@ def _is_several(given: Sequence[Any]) -> bool:
     Raises:
         InputError: if it holds arrays by name.
     """
-    if isinstance(given, (str, bytes)):
+    if isinstance(given, _NO_LISTS) or _has_type(given):
         return False
     if any(isinstance(item, Mapping) for item in given):
         raise InputError(
             f"Arrays by name are in a {type(given).__name__} of {len(given)}: give the mapping itself, or a pair of "
             "inputs and labels."
         )
-    return not given or any(hasattr(item, "__array__") and not isinstance(item, np.generic) for item in given)
+    return not given or any(type(item) not in _NUMBERS and _has_type(item) for item in given)
+
+
+def _has_type(given: object) -> bool:
+    """Return whether something has elements of a type of its own: an array, a tensor, an image or a buffer."""
+    if isinstance(given, (str, bytes, np.generic)):
+        return False
+    if any(hasattr(given, way) for way in ("__array__", "__array_interface__", "__array_struct__")):
+        return True
+    try:
+        memoryview(given)  # type: ignore[arg-type] # it is what is asked
+    except (BufferError, TypeError, ValueError):  # the last one of a memoryview that was released
+        return False
+    return True
+
+
+def _with_types(given: object) -> Iterator[object]:
+    """Yield what has elements of a type of its own: what was given, or what is in its lists."""
+    if _has_type(given):
+        yield given
+    elif isinstance(given, Sequence) and not isinstance(given, _NO_LISTS):
+        for item in given:
+            if type(item) not in _NUMBERS:
+                yield from _with_types(item)
 
 
 def _checked(want: Wanted, given: object, sizes: dict[str, tuple[int, str]]) -> Array:
-    array = given if isinstance(given, np.ndarray) else _as_array(want, given)
+    array = _as_array(want, given)
     if array.dtype != want.dtype and not _same_numbers(array, want.dtype):
         raise InputError(
             f"Input '{want.name}' has elements of type {array.dtype}, but must have {want.dtype}: "
@@ -174,20 +204,28 @@ def _checked(want: Wanted, given: object, sizes: dict[str, tuple[int, str]]) -> 
 
 
 def _as_array(want: Wanted, given: Any) -> Array:
-    """Return what numpy makes of a tensor, without a copy, or of numbers in lists."""
-    has_memory = hasattr(given, "__array__") and not isinstance(given, np.generic)
+    """Return what numpy makes of a tensor, without a copy, or of numbers in lists; an array as it is."""
     try:
-        if has_memory:
-            return np.asarray(given.detach() if getattr(given, "requires_grad", False) else given)
-        array = np.asarray(given)
+        array: Array = given if isinstance(given, np.ndarray) else np.asarray(_detached(given))
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"Input '{want.name}' is a {type(given).__name__} that numpy cannot read: {reason}") from error
-    if array.dtype.kind not in "biuf":
+    typed = list(_with_types(given))  # behind numpy, which has refused lists that hold themselves
+    if any(is_a(each, "numpy.ma", "MaskedArray") for each in typed):
+        raise InputError(
+            f"Input '{want.name}' is a masked array, of which the hidden numbers would count, too: fill it first, as "
+            "with .filled(0)."
+        )
+    if array.dtype.kind not in "biuf" and not typed:
         raise InputError(f"Input '{want.name}' is a {type(given).__name__}, but must be an array of {want.dtype}.")
-    if want.dtype.kind == "f" and array.dtype.kind in "iuf":
+    if want.dtype.kind == "f" and array.dtype.kind in "iuf" and not typed:
         return array.astype(want.dtype)
     return array
+
+
+def _detached(given: Any) -> Any:
+    """Return a tensor that torch lets numpy read; anything else as it is."""
+    return given.detach() if hasattr(given, "__array__") and getattr(given, "requires_grad", False) else given
 
 
 def _same_numbers(array: Array, dtype: np.dtype[np.generic]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 
 from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError, shown
@@ -59,6 +60,12 @@ def check_batches(source: object) -> None:
             f"Batches cannot be read from {shown(source)}: give a list of them, a poet_onnx.ArrayLoader or a "
             "DataLoader."
         )
+
+
+def is_a(value: object, module: str, name: str) -> bool:
+    """Return whether a value is of a class in a module, which is not imported: before that there is no such value."""
+    found = getattr(sys.modules.get(module), name, None)
+    return isinstance(found, type) and isinstance(value, found)
 
 
 def _takes_number(function: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,23 @@ from poet_onnx.training.runner import BatchBuffers
         ((1, 2, 3), np.int64),
         ([True, False, True], np.bool_),
         ([np.int32(1), 2, 3], np.int64),
+        ([np.float64(0.1), 2, 3], np.float32),
+        (range(3), np.float32),
+        (array.array("q", [1, 2, 3]), np.int64),
+        (array.array("f", [0.1, 2, 3]), np.float32),
+        ([torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)], np.float32),
     ],
     ids=str,
 )
 def test_what_changes_no_number_is_taken(given: Any, dtype: npt.DTypeLike) -> None:
     """Lists become what `torch.tensor` makes of them, with the element type of the input."""
     want = Wanted("x", np.dtype(dtype), (3,))
-    array = BatchBuffers().placed(want, read_batch([want], given, None, {})["x"])
-    assert array.dtype == want.dtype
-    assert array.flags.c_contiguous
+    found = BatchBuffers().placed(want, read_batch([want], {"x": given}, None, {})["x"])
+    assert found.dtype == want.dtype
+    assert found.flags.c_contiguous
     kind = getattr(torch, {"bool": "bool"}.get(want.dtype.name, want.dtype.name))
     numbers = given.tolist() if hasattr(given, "tolist") else given
-    assert torch.from_numpy(array).equal(torch.tensor(numbers, dtype=kind))
+    assert torch.from_numpy(found).equal(torch.tensor(numbers, dtype=kind))
 
 
 def test_a_tensor_that_is_as_the_graph_reads_it_is_not_copied() -> None:
@@ -74,3 +80,58 @@ def test_tensors_of_torch_and_lists_train_to_the_bits_of_arrays(model_path: Call
 def test_tensors_that_numpy_cannot_read_are_refused(given: torch.Tensor, reason: str) -> None:
     with pytest.raises(InputError, match=f"'x' is a Tensor that numpy cannot read: {reason}"):
         read_batch([Wanted("x", np.dtype(np.float32), (3,))], given, None, {})
+
+
+class Image:
+    """Pixels as PIL's images show them to numpy."""
+
+    def __init__(self, pixels: npt.NDArray[Any]) -> None:
+        self.__array_interface__ = pixels.__array_interface__
+        self.pixels = pixels
+
+
+@pytest.mark.parametrize("number", ["float64", "uint8", "int64", "complex64"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        np.asarray,
+        torch.from_numpy,
+        memoryview,
+        Image,
+        list,
+        lambda pixels: (memoryview(pixels[0]),),
+    ],
+    ids=["array", "tensor", "memoryview", "image", "arrays", "buffers"],
+)
+def test_what_would_round_is_refused_whatever_holds_it(held: Callable[[Any], Any], number: str) -> None:
+    given = held(np.ones((1, 3), number))
+    with pytest.raises(InputError, match=f"^Input 'x' has elements of type {number}, but must have float32: use"):
+        read_batch([Wanted("x", np.dtype(np.float32), (1, 3))], {"x": given}, None, {})
+
+
+@pytest.mark.parametrize("held", [memoryview, Image], ids=["memoryview", "image"])
+def test_buffers_and_images_come_in_order_as_arrays_do(held: Callable[[Any], Any]) -> None:
+    """A list of them is several, and one of them is one, whatever its dimensions are."""
+    wanted = [Wanted("x", np.dtype(np.float32), (2, 3)), Wanted("y", np.dtype(np.int64), (2,))]
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, 2], np.int32)
+    for given in ((held(x), held(y)), ([held(x), held(y)], None), (held(x), {"y": held(y)})):
+        found = read_batch(wanted, *given, {})
+        assert (found["x"].tolist(), found["y"].tolist()) == (x.tolist(), y.tolist())
+        assert np.shares_memory(found["x"], x)
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_masked_array_is_refused(mask: bool) -> None:
+    masked = np.ma.masked_array(np.ones(3, np.float32), mask=mask)  # type: ignore[no-untyped-call]
+    for given in (masked, {"x": [masked]}):
+        with pytest.raises(
+            InputError, match=r"^Input 'x' is a masked array, .*: fill it first, as with \.filled\(0\)\.$"
+        ):
+            read_batch([Wanted("x", np.dtype(np.float32), (3,))], given, None, {})
+
+
+def test_a_buffer_that_was_released_is_refused() -> None:
+    given = memoryview(b"abc")
+    given.release()
+    with pytest.raises(InputError, match=r"^Input 'x' is a memoryview, but must be an array of uint8\.$"):
+        read_batch([Wanted("x", np.dtype(np.uint8), (3,))], given, None, {})
