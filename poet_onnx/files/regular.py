@@ -13,19 +13,23 @@ from poet_onnx.errors import InputError, shown
 _IRREGULAR = "a device, pipe or socket"
 
 
-def as_path(path: object) -> Path:
+def as_path(path: object, what: str = "path") -> Path:
     """Return a path that was given as text or as a path of any kind.
+
+    Args:
+        path: as given.
+        what: it is, for errors.
 
     Raises:
         InputError: if it cannot be one.
     """
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
-        raise InputError(f"A path cannot be {shown(path)}: give a str or a pathlib.Path.")
+        raise InputError(f"A {what} cannot be {shown(path)}: give a str or a pathlib.Path.")
     if not name:
-        raise InputError("The path is empty: give the name of a file.")
+        raise InputError(f"The {what} is empty: give the name of a file.")
     if "\0" in name:
-        raise InputError(f"The path {shown(name)} has a zero byte in it, as no name of a file has: give another.")
+        raise InputError(f"The {what} {shown(name)} has a zero byte in it, as no name of a file has: give another.")
     return Path(name)
 
 

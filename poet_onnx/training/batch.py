@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.input_ranges import Ranges
+from poet_onnx.quantities import is_whole
 from poet_onnx.training.given import is_a
 from poet_onnx.training.indices import check_indices
 
@@ -137,7 +138,7 @@ def _samples(given: object) -> int:
     shape = getattr(given, "shape", None)
     if isinstance(given, (list, tuple)):
         return len(given)
-    return shape[0] if isinstance(shape, tuple) and shape else -1
+    return shape[0] if isinstance(shape, tuple) and shape and is_whole(shape[0]) else -1
 
 
 def _is_several(given: Sequence[Any]) -> bool:

@@ -16,6 +16,7 @@ from poet_onnx.files.model_file import read_metadata
 from poet_onnx.files.regular import identity_of, open_regular
 from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_from_json
 from poet_onnx.training.batch import Array
+from poet_onnx.training.given import check_eval_model
 from poet_onnx.training.runner import Runner
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class Evaluation:
         """Remember where the graph is.
 
         Raises:
-            InputError: if it is a file that cannot be read: better now than after the training.
+            InputError: if it is a file that cannot be read, or no model: better now than after the training.
         """
+        check_eval_model(source)
         self.source = source
         """The evaluation graph as it was given."""
         self._model: ir.Model | None = None

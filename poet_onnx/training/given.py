@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 
 from poet_onnx.description.optimizers import Optimizer
@@ -32,6 +33,21 @@ def check_schedule(schedule: object) -> None:
         raise InputError(
             f"schedule is {shown(schedule)}, but must be a function of the number of updates made: give one, or "
             "poet_onnx.StepLR(...)."
+        )
+
+
+def check_eval_model(model: object) -> None:
+    """Check that an evaluation graph is a path or a model, or None; no parser of ONNX is imported.
+
+    Raises:
+        InputError: if it is not.
+    """
+    if model is None or isinstance(model, (str, os.PathLike)):
+        return
+    if not is_a(model, "onnx", "ModelProto") and not is_a(model, "onnx_ir", "Model"):
+        raise InputError(
+            f"eval_model is {shown(model)}, but must be a path, an onnx.ModelProto or an onnx_ir.Model: give the "
+            "evaluation graph beside the training graph."
         )
 
 

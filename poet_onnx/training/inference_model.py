@@ -104,7 +104,8 @@ def check_outputs(names: Sequence[str], forward: ForwardGraph | None = None) -> 
     Raises:
         InputError: if they are no list of names, or there is no node that makes one.
     """
-    if isinstance(names, str) or not names or len(set(names)) < len(names):
+    is_list = isinstance(names, Collection) and not isinstance(names, str) and len(names) > 0
+    if not is_list or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InputError(f"The outputs to export are {shown(names)}: give a list of one name or more, each once.")
     made = set(names) if forward is None else {name for node in forward.nodes for name in node.outputs}
     for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -53,15 +53,10 @@ class Means:
         known = [(put.name, each.ignored) for put in wanted for each in ranges.get(put.name, ())]
         self._ignored = {name: label for name, label in reversed(known) if label is not None}
         """The label that does not count, by the input's name: of several ranges that of the first."""
-        given: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics)
-        if isinstance(metrics, str):
-            given = {metrics: None}
+        given = _by_name(metrics)
         for name, metric in given.items():
             if name == "loss" or not (callable(metric) or (metric is None and name == ACCURACY)):
-                raise InputError(
-                    f"There is no metric {shown(name)}: give '{ACCURACY}', or a function of outputs and batch by a name"
-                    " other than loss."
-                )
+                raise _unknown(name)
         self._metrics = given
         self._sums: dict[str, list[float]] = {name: [] for name in ("loss", *given)}
         self._batches = self._right = self._counted = 0
@@ -116,3 +111,30 @@ class Means:
             f"There is no accuracy of labels '{self._labels}' {list(labels.shape)} and {shapes}: give a function of"
             " outputs and batch. The evaluation graph of `rewrite` has outputs of at most 128 KiB a batch."
         )
+
+
+def _by_name(metrics: object) -> Mapping[str, Any]:
+    """Return metrics by name, with None for those that were named alone.
+
+    Raises:
+        InputError: if they are in nothing that can be read again, or one has no name.
+    """
+    if isinstance(metrics, Mapping):
+        return metrics
+    names = [metrics] if isinstance(metrics, str) else metrics
+    if not isinstance(names, Collection):
+        raise InputError(
+            f"metrics is {shown(metrics)}, but must be a list of names, or functions by name: give ['{ACCURACY}'] for "
+            "one."
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise _unknown(name)
+    return dict.fromkeys(names)
+
+
+def _unknown(name: object) -> InputError:
+    return InputError(
+        f"There is no metric {shown(name)}: give '{ACCURACY}', or a function of outputs and batch by a name other than "
+        "loss."
+    )

@@ -7,13 +7,13 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.errors import InputError, PoetWarning, shown
+from poet_onnx.files.regular import as_path
 from poet_onnx.runtime.installed import warn_of_ortmodule
 from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted, why_not_finite
@@ -155,13 +155,12 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             raise InputError("The model keeps its parameters in a store: give TrainingSession its directory, store=.")
         if directory is None:
             return
-        if not os.fspath(directory):
+        if isinstance(directory, str) and not directory:
             raise InputError("The directory of the store has no name: give TrainingSession one, store=.")
+        path = as_path(directory, "store directory")
         if not described.has_store:
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
-        memory.store = SessionStore(
-            Path(directory).absolute(), described, self._optimizer, memory.arrays, memory.frozen
-        )
+        memory.store = SessionStore(path.absolute(), described, self._optimizer, memory.arrays, memory.frozen)
         found = memory.store.begin(self._progress, values)
         self._warn_of_rate(found, directory)
         self._progress = found

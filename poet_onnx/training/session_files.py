@@ -26,7 +26,7 @@ from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.plans import Plans
-from poet_onnx.training.prepared import Prepared
+from poet_onnx.training.prepared import Prepared, as_bool
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import Runner
 from poet_onnx.training.store_file import is_of_store
@@ -166,9 +166,9 @@ class SessionFiles:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         if outputs is not None:
             check_outputs(outputs)
+        merged = self._model.adapters if as_bool(merge, "merge") else None
         values = self._memory.values(constants=model is None)
         forward, wanted, values = open_forward(source, values, outputs=outputs, cut_loss=model is None)
-        merged = self._model.adapters if merge else None
         types = free_batch_of(forward, batch)
         write_inference_model(path, forward, values, outputs=wanted, merged=merged, batch=types)
 

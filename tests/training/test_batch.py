@@ -174,3 +174,18 @@ def test_a_batch_is_not_held_when_the_step_is_over(tmp_path: Path, python: str) 
 def test_batches_that_do_not_fit_are_refused(inputs: Arrays, labels: Arrays, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_batch(WANTED, inputs, labels, {})
+
+
+class Named:
+    """An array whose shape is said by names of dimensions."""
+
+    shape = ("batch", "features")
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        return np.ones((2, 3))
+
+
+def test_a_shape_of_names_tells_no_number_of_samples() -> None:
+    """What such an object holds is looked at, and refused for it."""
+    with pytest.raises(InputError, match=r"^Input 'x' has elements of type float64, but must have float32"):
+        read_batch([Wanted("x", np.dtype(np.float32), (4, 3))], Named(), None, {}, fewer=True)  # type: ignore[arg-type]

@@ -202,9 +202,14 @@ def test_a_model_that_returns_its_loss_alone_tells_no_outputs(tmp_path: Path) ->
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     session = trained(tmp_path, Net(), ["scores"], loss=artifacts.LossType.MSELoss)
-    for outputs in ([], ["scores", "scores"], "scores"):
-        with pytest.raises(InputError, match="give a list of one name or more, each once"):
+    for outputs in ([], ["scores", "scores"], "scores", 3, [3], [["scores"]], iter(["scores"]), b"scores"):
+        with pytest.raises(
+            InputError, match=r"^The outputs to export are .*: give a list of one name or more, each once"
+        ):
             session.export_inference_model(tmp_path / "inference.onnx", outputs=outputs)
+    for merge in ("x", 1, None):
+        with pytest.raises(InputError, match=f"^merge is {merge!r}, but must be True or False"):
+            session.export_inference_model(tmp_path / "inference.onnx", merge=merge)
     with pytest.raises(InputError, match="not the training graph"):
         session.export_inference_model(tmp_path / "inference.onnx", model=tmp_path / "training_model.onnx")
     assert not (tmp_path / "inference.onnx").exists()

@@ -68,6 +68,9 @@ def test_metrics_that_cannot_be_are_refused(tmp_path: Path) -> None:
     batches = [(IDS, LABELS)]
     for metrics, message in (
         (["f1"], "There is no metric 'f1': give 'accuracy', or a function"),
+        ([["accuracy"]], r"^There is no metric \['accuracy'\]: give 'accuracy', or a function"),
+        (3, r"^metrics is 3, but must be a list of names, or functions by name: give \['accuracy'\]"),
+        (iter(["accuracy"]), "^metrics is <list_iterator .*, but must be a list of names"),  # the next epoch had none
         ({"loss": lambda *_: 1.0}, "There is no metric 'loss'"),
         ({"none": lambda *_: None}, "The metric 'none' gives None: let it return a number"),
         ({"other": lambda outputs, _: outputs["scores"]}, "returns no 'scores' besides its loss, it has 'logits'"),

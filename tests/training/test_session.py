@@ -273,6 +273,8 @@ def test_what_cannot_be_trained_is_refused(model_path: Callable[..., Path], tmp_
         (path, [1], {}, r"A path cannot be \[1\]"),
         (path, checkpoint, {"optimizer": "adamw"}, r"optimizer is 'adamw', .* give poet_onnx.AdamW\("),
         (path, checkpoint, {"optimizer": AdamW}, r"optimizer is <class .* give poet_onnx.AdamW\("),
+        (path, checkpoint, {"eval_model": 3}, "^eval_model is 3, but must be a path, an onnx.ModelProto or an onnx_ir"),
+        (path, checkpoint, {"eval_model": b"eval_model.onnx"}, "^eval_model is b'eval_model.onnx', but must be a path"),
         (path, checkpoint, {"schedule": 5}, "schedule is 5, but must be a function of the number of updates"),
         (
             path,

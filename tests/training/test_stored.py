@@ -435,6 +435,22 @@ def test_a_store_without_a_name_is_refused(
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        (3, r"A store directory cannot be 3: give a str or a pathlib\.Path\.$"),
+        (b"store", r"A store directory cannot be b'store': give a str or a pathlib\.Path\.$"),
+        ("a\0b", r"The store directory 'a\\x00b' has a zero byte in it, .*: give another\.$"),
+    ],
+)
+def test_what_is_no_directory_of_a_store_is_refused(
+    nets: dict[str, Path], tmp_path: Path, store: object, said: str
+) -> None:
+    path = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    with pytest.raises(InputError, match=f"^{said}"):
+        session_of(path, store=store)
+
+
 def test_a_session_says_what_its_store_lacks(nets: dict[str, Path], tmp_path: Path) -> None:
     disk = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
     ram = rewritten(nets["image"], tmp_path / "ram.onnx")
