@@ -19,6 +19,7 @@ from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
 from poet_onnx.passes.fused.heads import ReadHeadsInRows
 from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients, PartGradients
+from poet_onnx.passes.fused.plain import DropCopies, FoldNumbers
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.fused.rotary import UseRotate
 from poet_onnx.passes.normalize import FoldShapes
@@ -32,7 +33,7 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         model: changed in place.
         trained: names of initializers that are trained.
     """
-    plain: list[InPlacePass] = [MergeCasts(), FoldShapes()]
+    plain: list[InPlacePass] = [DropCopies(), MergeCasts(), FoldShapes(), FoldNumbers()]
     steps: list[InPlacePass] = [
         UseRmsNormalize(trained),
         UseGatedActivation(),

@@ -56,6 +56,9 @@ THREADS_KEY = "poet.threads"
 UNBIASED_KEY = "poet.unbiased_variance"
 """Key of the metadata of a batch normalization whose running variance is torch's: over n - 1 of n elements."""
 
+STOPS_GRADIENT = "poet.stop_gradient"
+"""Key of the metadata of a node through which no gradient flows, whatever its operator."""
+
 OWN_PREFIX = "poet/"
 """Names of what training keeps besides parameters begin so: of inputs, and of tensors in a checkpoint."""
 

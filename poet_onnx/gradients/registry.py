@@ -8,13 +8,11 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 
 Rule: TypeAlias = Callable[[GradientBuilder], None]
-
-STOPS_GRADIENT = "poet.stop_gradient"
-"""Key in the metadata of a node through which no gradient flows, whatever its operator."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.gradients.evidence import WEIGHTS
 from poet_onnx.gradients.module_names import names_in
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.gradients.registry import STOPS_GRADIENT
 from poet_onnx.passes.node_builder import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"

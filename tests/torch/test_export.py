@@ -14,13 +14,14 @@ import torch
 from deep import sampled
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_networks.hugging_face import Scores
 from torch_networks.others import Detached
 from torch_networks.sequences import Decoder
 
 import poet_onnx
 import poet_onnx.torch
+from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.errors import InputError, PoetWarning
-from poet_onnx.gradients.registry import STOPS_GRADIENT
 
 EXPORTERS = ("legacy", "dynamo")
 OPTIONS: dict[str, Any] = {"device": "a72", "target": "stock", "optimizer": "sgd"}
@@ -326,18 +327,7 @@ def test_experts_that_no_exporter_writes_train_as_products_of_batches(tmp_path: 
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3, "num_experts_per_tok": 2}
     sizes |= {"hidden_size": 16, "intermediate_size": 24, "vocab_size": 30, "num_hidden_layers": 1}
     net = MixtralForCausalLM(MixtralConfig(use_cache=False, attn_implementation="eager", **sizes)).eval()
-
-    class Scores(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            """Return the scores of the next words."""
-            scores: torch.Tensor = self.net(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-            return scores
-
-    module, ids = Scores().eval(), torch.randint(30, (2, 6))
+    module, ids = Scores(net).eval(), torch.randint(30, (2, 6))
     with pytest.raises(InputError, match=r"histc.*call set_experts_implementation\('batched_mm'\) of the"):
         export(module, ids, tmp_path, "legacy", loss="causal-lm")
     net.set_experts_implementation("batched_mm")

@@ -55,6 +55,8 @@ CORES = {
         s = Add(s4, later)""",
     "a mask of three sizes": f"{TURNED} s0 = MatMul(q, kt) s = Add(s0, bias)",
     "a mask of keys": f"{TURNED} s0 = MatMul(q, kt) s = Add(s0, keys)",
+    "roots that nodes make": f"""{TURNED} r = Sqrt(scale) r2 = CastLike(r, q) sq = Mul(q, r2) sk = Mul(kt, r)
+        s0 = MatMul(sq, sk) s = Add(s0, later)""",
     "a mask that nodes make": f"{TURNED} s0 = MatMul(q, kt) hides = Mul(keys, scale) s = Add(s0, hides)",
 }
 GUARD = "n = IsNaN(p0) p = Where(n, zero, p0)"
@@ -93,6 +95,18 @@ def test_weights_that_are_guarded_against_nan_are_known() -> None:
     (node,) = (node for node in graph.training.graph if node.op_type == "Attend")
     assert node.attributes["guarded"].as_int() == 1
     assert operators(graph)["IsNaN"] == 0
+
+
+def test_copies_do_not_keep_nodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter that forgets no `clone` has them behind the Softmax and in front of the views of repeated heads."""
+    copied = OPERANDS.replace("k = Reshape(xk,", "ck = Identity(xk) k = Reshape(ck,")
+    assert copied != OPERANDS
+    monkeypatch.setitem(globals(), "OPERANDS", copied)
+    model = decoder(CORES["scaled and masked"], softmax="p0 = Softmax <axis = -1> (s) p = Identity(p0)")
+    one = made(model.clone())
+    found = operators(one)
+    assert [found[name] for name in ("Attend", "Softmax", "Expand", "Identity")] == [1, 0, 0, 0]
+    check_beside_many_nodes(monkeypatch, one, model, {"ids": IDS, "labels": IDS}, lora=LORA)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from export_models import quiet
 from forward_models import step
 from single_nodes import distance
 from torch import nn
+from torch_networks.hugging_face import Scores
 
 import poet_onnx
 from poet_onnx import Lora
@@ -57,19 +58,6 @@ EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dynamo, sdpa": ("sdpa", {"dynamo": True, "opset_version": 18}),
 }
 """How attention is computed, and how it is exported; Gemma 2 has no sdpa."""
-
-
-class Scores(nn.Module):
-    """A decoder without a cache."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the scores of the next token at each place."""
-        scores: torch.Tensor = self.net(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-        return scores
 
 
 def made(config: type[transformers.PretrainedConfig], own: dict[str, Any], attention: str) -> Scores:

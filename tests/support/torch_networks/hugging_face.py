@@ -31,6 +31,19 @@ def decoder(**settings: Any) -> nn.Module:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, **sizes, **heads, **settings)).train()
 
 
+class Scores(nn.Module):
+    """A language model without a cache: tokens in, scores of the next token at each place out."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the scores."""
+        scores: Tensor = self.net(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+        return scores
+
+
 def disentangled() -> nn.Module:
     """Return a classifier of sentences whose attention looks at positions apart from words."""
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
