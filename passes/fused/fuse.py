@@ -22,6 +22,7 @@ from poet_onnx.passes.fused.low_rank import AddLowRank, JoinGradients, PartGradi
 from poet_onnx.passes.fused.plain import DropCopies, FoldNumbers
 from poet_onnx.passes.fused.rms_norm import UseRmsNormalize
 from poet_onnx.passes.fused.rotary import UseRotate
+from poet_onnx.passes.fused.shared_masks import ShareMasks
 from poet_onnx.passes.normalize import FoldShapes
 from poet_onnx.passes.unread import RemoveUnread
 
@@ -39,6 +40,7 @@ def fuse_layers(model: ir.Model, trained: Collection[str]) -> None:
         UseGatedActivation(),
         UseRotate(trained),
         UseAttention(trained),  # behind what puts transpositions in front of it
+        ShareMasks(),
         ReadHeadsInRows(),
         AddLowRank(trained),
     ]

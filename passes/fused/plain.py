@@ -13,14 +13,13 @@ from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.node_builder import initializer, let_stand_for
-from poet_onnx.passes.views import sizes_of
+from poet_onnx.passes.views import VIEWS, sizes_of
 
 _ROUNDED: Mapping[str, Callable[..., Array]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
     "Div": np.divide,
-    "Reciprocal": np.reciprocal,
     "Sqrt": np.sqrt,
 }
 """What IEEE 754 rounds in one way: the number has the bits that the runtime would compute."""
@@ -30,7 +29,7 @@ _REAL = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 class DropCopies(InPlacePass):
-    """Let readers of an Identity read what it reads.
+    """Let readers of an Identity, or of a view of the same shape, read what it reads. Requires static shapes.
 
     One stays that makes an output, gives a name to what no node makes, or stops gradients.
     """
@@ -69,10 +68,12 @@ class FoldNumbers(InPlacePass):
 
 def _copied(node: ir.Node) -> ir.Value | None:
     """Return what a copy that may go is one of."""
-    if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS or STOPS_GRADIENT in node.metadata_props:
+    if node.op_type not in VIEWS or node.domain not in ONNX_DOMAINS or STOPS_GRADIENT in node.metadata_props:
         return None
-    source = node.inputs[0]
-    return None if source is None or source.producer() is None or node.outputs[0].is_graph_output() else source
+    source, copy = node.inputs[0], node.outputs[0]
+    if source is None or source.producer() is None or copy.is_graph_output():
+        return None
+    return source if node.op_type == "Identity" or sizes_of(source) == sizes_of(copy) else None
 
 
 def _computed(node: ir.Node) -> Array | None:
