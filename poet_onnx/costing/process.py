@@ -41,8 +41,8 @@ were, and the first exports find little of a checkpoint's header free. 1,150 wer
 which checkpoints and models were written and read in turns, stock onnxruntime 1.31, Python 3.11)."""
 
 _RUNNING_BYTES_PER_NODE = 160
-"""What the first runs note of a node of the training graph, which loading it does not (recurrent nets of 1,000 to 13,900
-nodes, stock onnxruntime 1.32, Python 3.11)."""
+"""What the first runs note of a node of the training graph, which loading it does not (recurrent nets of 1,000 to
+13,900 nodes, stock onnxruntime 1.32, Python 3.11)."""
 
 _UNPACKED_BYTES_PER_NODE = 900
 """Besides, of a node of a decoder whose graph is in the file of another one: 300 to 900 were measured (Qwen2 of 8 and

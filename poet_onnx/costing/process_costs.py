@@ -42,8 +42,8 @@ _MORE_BYTES: Mapping[str, int] = {
 }
 """What a session takes for a node of these operators, besides what it takes for those of most others: least squares
 over sessions of 333 rewritten models with 6 to 15,800 nodes (stock onnxruntime 1.32), near to what 400 nodes more of
-each operator take (scripts/benchmarks/memory/session_memory.py). With them, what a session of up to 4,000 nodes takes is
-known to .4 MB, and to .7 MB that of one of 15,800. ConvWeightGradient and ConvDataGradient are known as a pair alone."""
+each operator take (scripts/benchmarks/memory/session_memory.py). With them, what a session of up to 4,000 nodes takes
+is known to .4 MB, and to .7 MB that of one of 15,800. ConvWeightGradient and ConvDataGradient are known as a pair."""
 
 _CONSTANT_BYTES = 2_900
 """Of a session for each of its constants, besides its numbers (least squares over sessions of 22 rewritten models). A

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora
 from poet_onnx.adapters.patterns import pattern_for
+from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_shared, find_weights
 from poet_onnx.gradients.parameters import matches
@@ -132,7 +133,7 @@ class _Writer:
             tied=weight.tied,
             alike=weight.alike,
             groups=weight.groups if self.main.kind == CONVOLUTION else 1,
-            sums=tuple(reader.node.outputs[0].name or "" for reader in weight.readers),
+            sums=tuple(_summed(reader).outputs[0].name or "" for reader in weight.readers),
         )
         self.scale = self.lora.scale_of(adapter.name)
         first, second = _first_values(adapter, weight.shape, self.lora)
@@ -143,8 +144,8 @@ class _Writer:
         return adapter
 
     def _write_beside(self, reader: Reader) -> None:
-        node, kind = reader.node, reader.kind
-        builder = _AdapterBuilder(self.graph, node)
+        node, kind, summed = reader.node, reader.kind, _summed(reader)
+        builder = _AdapterBuilder(self.graph, summed)
         place = 1 if kind == EMBEDDING else 0
         source = node.inputs[place]
         assert source is not None
@@ -163,6 +164,12 @@ class _Writer:
             low = builder.op("Conv", source, first, **geometry)
         elif kind == EMBEDDING:
             low = builder.op("Gather", first, source)
+            if summed is not node:  # as in PEFT, A's row of the padding stands still, and B learns from it
+                padding = summed.inputs[0]
+                assert padding is not None
+                still = builder.op("Identity", low)
+                still.producer().metadata_props[STOPS_GRADIENT] = "1"  # type: ignore[union-attr]
+                low = builder.op("Where", padding, still, low)
         else:
             low = builder.op("MatMul", source, first)
         if scale != 1.0:
@@ -180,6 +187,30 @@ class _Writer:
         if known is not None:
             return known
         return initializer(self.graph, name, np.array(value, np.bool_ if isinstance(value, bool) else np.float32))
+
+
+def _summed(reader: Reader) -> ir.Node:
+    """Return the node behind which an adapter adds: the reader, or what keeps gradients of the padding from its table.
+
+    `poet_onnx.torch.export` writes the latter, for torch's `padding_idx`.
+    """
+    found = reader.node.outputs[0]
+    for node, index in found.uses() if reader.kind == EMBEDDING else ():
+        if node.op_type == "Where" and index == 2 and _is_stopped(node.inputs[1], found):
+            return node
+    return reader.node
+
+
+def _is_stopped(value: ir.Value | None, source: ir.Value) -> bool:
+    """Return whether a value is another one, through which no gradient flows."""
+    stops = False
+    while value is not source:
+        node = None if value is None else value.producer()
+        if node is None or node.op_type != "Identity":
+            return False
+        stops = stops or STOPS_GRADIENT in node.metadata_props
+        value = node.inputs[0]
+    return stops
 
 
 class _AdapterBuilder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,20 @@ class PlacedAdapter:
         scale: what its product is multiplied by.
         tensor: name of the module's tensor.
         turned: whether that is the transposed of what stands in the graph.
+        padding: row of A that stands still, as in PEFT beside an embedding with `padding_idx`; None for none.
     """
 
     adapter: Adapter
     scale: float
     tensor: str
     turned: bool
+    padding: int | None
 
     def added(self, first: Tensor, second: Tensor) -> Tensor:
         """Return what is added to the module's tensor, by A and B as they stand in the graph."""
+        if self.padding is not None:
+            first = first.clone()
+            first[self.padding] = first[self.padding].detach()
         if self.adapter.kind == CONVOLUTION:
             product = (second.flatten(1) @ first.flatten(1)).reshape(len(second), *first.shape[1:])
         else:
@@ -41,7 +46,9 @@ class PlacedAdapter:
 def place(
     adapters: Adapters, module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
 ) -> tuple[list[PlacedAdapter], list[str]]:
-    """Find the tensors of a module beside which adapters stand.
+    """Find the tensors of a module beside which adapters stand; embeddings among them lose their `padding_idx`.
+
+    In PEFT it is A's: what B learns from the padding would be lost where a whole weight has it.
 
     Args:
         adapters: of a training graph.
@@ -57,11 +64,26 @@ def place(
     for adapter in adapters.each:
         shapes = values[adapter.first].shape, values[adapter.second].shape
         found = _find(adapter, module, tensors, *shapes)
+        padded = [] if isinstance(found, str) else list(_padded(module, tensors[found[0]]))
+        if padded and (adapter.tied or adapter.alike):
+            found = "its embedding has padding_idx, and others share its weight"
         if isinstance(found, str):
             left_out.append(f"The adapter beside '{adapter.weight}' was not compared: {found}.")
         else:
-            placed.append(PlacedAdapter(adapter, adapters.scale_of(adapter), *found))
+            row = padded[0].padding_idx if padded else None
+            for layer in padded:
+                layer.padding_idx = None
+            placed.append(PlacedAdapter(adapter, adapters.scale_of(adapter), *found, row))
     return placed, left_out
+
+
+def _padded(module: nn.Module, weight: Tensor) -> Iterator[nn.Embedding]:
+    """Yield the embeddings with a row for padding that have a weight."""
+    from torch import nn
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding) and layer.weight is weight and layer.padding_idx is not None:
+            yield layer
 
 
 def _find(

@@ -141,6 +141,46 @@ def test_what_torch_cuts_off_has_no_gradient_of_frozen_weights_either(tmp_path: 
     assert not any(each.requires_grad for each in module.parameters())
 
 
+class Padded(nn.Module):
+    """Looks words up, one of which is the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(11, 8, padding_idx=2), nn.Linear(8, 11)
+        with torch.no_grad():
+            self.words.weight[2] = torch.randn(8)  # as trained models may have it
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return a score for every word at each token."""
+        out: Tensor = self.head(torch.tanh(self.words(ids)))
+        return out
+
+
+@pytest.mark.parametrize("exporter", sampled(["dynamo", "legacy"], "dynamo"))
+def test_beside_an_embedding_with_padding_adapters_learn_as_in_peft(exporter: str, tmp_path: Path) -> None:
+    """The row of A stands still, and B learns from the padding, too."""
+    module, ids = Padded(), torch.tensor([[2, 2, 3, 4], [2, 5, 6, 2]])
+    lora, rate = Lora("words.weight", rank=2, alpha=6), 0.5
+    options = OPTIONS | {"loss": "cross-entropy-last", "lora": lora, "optimizer": "sgd", "exporter": exporter}
+    made = poet_onnx.torch.export(module, ids, tmp_path / "net.onnx", **options)
+    session = TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(rate))
+    session.parameters["words.lora_embedding_A"][...] = np.random.default_rng(0).standard_normal((11, 2))
+    session.export_adapter(tmp_path / "peft")
+    model = peft.PeftModel.from_pretrained(Padded(), str(tmp_path / "peft"), is_trainable=True)
+    model.base_model.model.load_state_dict(module.state_dict(), strict=False)
+    with torch.no_grad():
+        model.base_model.model.words.base_layer.weight.copy_(module.words.weight)
+        model.base_model.model.head.load_state_dict(module.head.state_dict())
+    nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    expected = {name: each - rate * each.grad for name, each in model.named_parameters() if each.requires_grad}
+    session.step(ids, ids)
+    session.export_adapter(tmp_path / "trained")
+    found = load_file(tmp_path / "trained" / "adapter_model.safetensors")
+    assert len(expected) == len(found) == 2
+    for name, each in expected.items():
+        np.testing.assert_allclose(found[name.replace(".default", "")], each.detach(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_tied_weight_has_the_names_of_its_modules(tmp_path: Path) -> None:
     made = export(Mixed(), tmp_path, lora=Lora("token.weight", rank=2), check=False)
     TrainingSession(made.model, made.parameters).export_adapter(tmp_path / "peft")
