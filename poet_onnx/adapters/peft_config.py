@@ -128,6 +128,12 @@ class PeftConfig:
         }
         return ", ".join(f"{key}={_shown(value)}" for key, value in said.items() if value not in (None, [], ""))
 
+    def trained_besides(self) -> str:
+        """Return the keys that tell what PEFT trains besides adapters."""
+        bias = self._found.get("bias")
+        said = {"bias": None if bias == "none" else bias, "modules_to_save": self._saved}
+        return ", ".join(f"{key}={_shown(value)}" for key, value in said.items() if value)
+
     def lora(self, targets: Sequence[str], modules: Sequence[str], *, inside: str) -> Lora:
         """Return what is to be asked for to get adapters like these.
 

@@ -43,8 +43,24 @@ def as_lora(asked: Lora | str) -> Lora:
         return asked
     if not asked.startswith(_PEFT):
         return Lora.parse(asked)
+    folder, inside = _folder_of(asked)
+    return _read_lora(folder, f"{inside}." if inside else "")
+
+
+def trained_besides(asked: Lora | str) -> str:
+    """Return what PEFT trains besides adapters like those in a folder, by the keys that tell it; nothing for others.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    if isinstance(asked, Lora) or not asked.startswith(_PEFT):
+        return ""
+    return PeftConfig(_folder_of(asked)[0] / CONFIG).trained_besides()
+
+
+def _folder_of(asked: str) -> tuple[Path, str]:
     folder, _, inside = asked.removeprefix(_PEFT).partition(_INSIDE)
-    return _read_lora(Path(folder), f"{inside}." if inside else "")
+    return Path(folder), inside
 
 
 def _read_lora(folder: Path, before: str) -> Lora:

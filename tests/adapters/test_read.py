@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,20 @@ def test_what_was_made_plain_is_read_and_what_was_not_is_refused(name: str, tmp_
     session.load_adapter(plain)
     assert session.step(BATCH) == pytest.approx(theirs(plain)[0], rel=1e-5)
     assert session.step(BATCH) != theirs(begun)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"bias": "lora_only"}, 'bias="lora_only"'), ({"modules_to_save": ["score"]}, 'modules_to_save=["score"]')],
+)
+def test_what_peft_trains_besides_is_said(options: dict[str, Any], named: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path, lora_config(**options))
+    with pytest.warns(PoetWarning, match=rf"trains more than adapters there \({re.escape(named)}\).* stays as it is"):
+        session_of(f"peft={folder}")
+    with warnings.catch_warnings(record=True) as said:
+        session_of(f"peft={folder}", train=["score.*", "*.bias"])
+        session_of(f"peft={saved(tmp_path / 'plain', lora_config())}")
+    assert not any("more than adapters" in str(each.message) for each in said)
 
 
 @pytest.mark.parametrize(
