@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -57,12 +57,14 @@ class Parameters:
         frozen: names of what stays as it is.
         tied: transposed copies that read their original from now on, by name.
         doubts: what the user is to decide; the tensors among it are frozen.
+        padded: rows for padding that torch would not train, by the name of the embedding's table.
     """
 
     trained: tuple[str, ...]
     frozen: tuple[str, ...]
     tied: tuple[tuple[str, str], ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    padded: Mapping[str, int] = field(default_factory=dict)
 
 
 def show_weights(graph: ir.Graph, own: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
@@ -129,11 +131,11 @@ def find_parameters(
         doubts = []
     for name in trained:
         _check_finite(real[name])
-    if words is not None:
-        _warn_of_padding({name: row for name, row in words.padded().items() if name in trained}, warn)
-    elif train is None:
+    if words is None and train is None:
         _warn_of_folded(trained, real, warn)
-    return Parameters(tuple(trained), tuple(name for name in real if name not in set(trained)), tied, tuple(doubts))
+    frozen = tuple(name for name in real if name not in set(trained))
+    padded = {} if words is None else words.padded()
+    return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded)
 
 
 def _check_patterns(given: Mapping[str, Sequence[str]], names: Sequence[str], lost: Sequence[str]) -> None:
@@ -243,11 +245,15 @@ def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callab
         )
 
 
-def _warn_of_padding(rows: Mapping[str, int], warn: Callable[[str], None]) -> None:
-    for name, row in rows.items():
+def warn_of_padding(chosen: Parameters, adapted: Collection[str], warn: Callable[[str], None]) -> None:
+    """Warn of rows for padding that are trained, by themselves or by an adapter beside their table."""
+    for name, row in chosen.padded.items():
+        if name not in chosen.trained and name not in adapted:
+            continue
+        where, who = (" of the adapter beside", "PEFT") if name in adapted else (" of", "torch")
         warn(
-            f"Row {row} of '{name}' is for padding (padding_idx), and torch does not train it; here it is trained, for"
-            " ONNX cannot say so: export with poet_onnx.torch.export, which keeps the row still."
+            f"Row {row}{where} '{name}' is for padding (padding_idx), and {who} does not train it; here it is trained,"
+            " for ONNX cannot say so: export with poet_onnx.torch.export, which keeps the row still."
         )
 
 

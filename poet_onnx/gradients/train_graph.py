@@ -32,7 +32,14 @@ from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
-from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
+from poet_onnx.gradients.parameters import (
+    Parameters,
+    as_patterns,
+    find_parameters,
+    fold_transposed,
+    refuse_doubts,
+    warn_of_padding,
+)
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
@@ -231,6 +238,7 @@ def _chosen(
         chosen = find_parameters(model, train or (), freeze, warn)
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
+    warn_of_padding(chosen, () if adapters is None else {each.weight for each in adapters.each}, warn)
     if not chosen.trained and not chosen.doubts:
         raise InputError(
             "Nothing is left to train: all parameters are frozen, or the model brings none along, as an eval_model.onnx"

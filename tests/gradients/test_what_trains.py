@@ -374,6 +374,10 @@ def test_a_row_for_padding_is_told() -> None:
     model = exported(words, x, optimize=True)
     with pytest.warns(PoetWarning, match=r"^Row 1 of 'weight' is for padding .* poet_onnx\.torch\.export"):
         poet_onnx.train_graph(model, loss="mse")
+    with pytest.warns(
+        PoetWarning, match=r"^Row 1 of the adapter beside 'weight' is for padding .* PEFT does not train"
+    ):
+        poet_onnx.train_graph(model, loss="mse", lora="targets=weight,rank=2")
     forward = trace(words, x, exporter="dynamo", opset=None)
     assert poet_onnx.train_graph(forward, loss="mse", train="weight").warnings == ()
     assert poet_onnx.train_graph(exported(nn.Embedding(6, 3), x, optimize=True), loss="mse").warnings == ()
