@@ -12,6 +12,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Array
+from poet_onnx.passes.fused.reading import number_in
 from poet_onnx.passes.node_builder import initializer, let_stand_for
 from poet_onnx.passes.views import VIEWS, sizes_of
 
@@ -29,9 +30,9 @@ _REAL = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 class DropCopies(InPlacePass):
-    """Let readers of an Identity, or of a view of the same shape, read what it reads. Requires static shapes.
+    """Let readers of what changes nothing read what it reads: an Identity, a view of the same shape, a dropout of none.
 
-    One stays that makes an output, gives a name to what no node makes, or stops gradients.
+    Requires static shapes. One stays that makes an output, gives a name to what no node makes, or stops gradients.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -68,12 +69,19 @@ class FoldNumbers(InPlacePass):
 
 def _copied(node: ir.Node) -> ir.Value | None:
     """Return what a copy that may go is one of."""
-    if node.op_type not in VIEWS or node.domain not in ONNX_DOMAINS or STOPS_GRADIENT in node.metadata_props:
+    if node.domain not in ONNX_DOMAINS or STOPS_GRADIENT in node.metadata_props or not node.inputs:
         return None
     source, copy = node.inputs[0], node.outputs[0]
     if source is None or source.producer() is None or copy.is_graph_output():
         return None
-    return source if node.op_type == "Identity" or sizes_of(source) == sizes_of(copy) else None
+    return source if _changes_nothing(node, source) else None
+
+
+def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
+    if node.op_type == "Dropout":
+        is_read = any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+        return len(node.inputs) > 1 and number_in(node.inputs[1]) == 0 and not is_read
+    return node.op_type == "Identity" or (node.op_type in VIEWS and sizes_of(source) == sizes_of(node.outputs[0]))
 
 
 def _computed(node: ir.Node) -> Array | None:

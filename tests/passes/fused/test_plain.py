@@ -19,6 +19,7 @@ SCALE, ROW = np.array(0.3, np.float32), np.array([0.3, 0.5], np.float32)
 
 def model_of(body: str, scale: np.ndarray = SCALE, outputs: str = "float[4, 2] y") -> ir.Model:
     arrays = {"scale": scale, "three": np.array(3.0), "same": np.array([4, 2]), "other": np.array([2, 4])}
+    arrays |= {"none": np.array(0, np.float32), "on": np.array(True)}
     model = parse(f"g (float[4, 2] x) => ({outputs}) {{ {body} }}", arrays)
     WriteShapes()(model)
     return model
@@ -39,6 +40,17 @@ def test_views_of_the_same_shape_go() -> None:
     model = model_of("a = Relu(x) b = Reshape(a, same) c = Reshape(b, other) d = Relu(c) y = Reshape(d, same)")
     assert DropCopies()(model).modified
     assert operators(model) == ["Relu", "Reshape", "Relu", "Reshape"]
+
+
+@pytest.mark.parametrize(
+    ("drop", "stays"),
+    [("b = Dropout(a, none, on)", False), ("b, m = Dropout(a, none, on)", False), ("b = Dropout(a, scale, on)", True)],
+)
+def test_dropouts_that_drop_nothing_go(drop: str, stays: bool) -> None:
+    """As of a module in training mode whose ratio is 0."""
+    model = model_of(f"a = Relu(x) {drop} y = Mul(b, scale)")
+    assert DropCopies()(model).modified != stays
+    assert ("Dropout" in operators(model)) == stays
 
 
 @pytest.mark.parametrize(
