@@ -15,6 +15,7 @@ from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles
 from poet_onnx.adapters.lora import WEIGHT, Array, Lora
 from poet_onnx.adapters.numbers import StoredNumbers, blocks_of, fingerprint
 from poet_onnx.adapters.peft_config import PeftConfig
+from poet_onnx.description.metadata import CODES_SUFFIX
 from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.checkpoint import Checkpoint, open_checkpoint
 from poet_onnx.files.values import kind_of, pieces_of
@@ -220,6 +221,11 @@ def _check_saved(files: AdapterFiles, config: PeftConfig) -> None:
 
 def _check_fixed(file: Checkpoint, peft: str, path: Path, name: str, fixed: Mapping[str, Array]) -> None:
     """Check that a tensor, which PEFT would read, has the numbers that are not trained here."""
+    if f"{name}{CODES_SUFFIX}" in fixed:
+        raise InputError(
+            f"{path} holds '{peft}', but '{name}' is quantized here, and cannot have its numbers: save the adapter with"
+            " PEFT's save_pretrained(..., save_embedding_layers=False)."
+        )
     if name not in fixed:
         raise InputError(
             f"{path} holds '{peft}', but this model tells no '{name}' to compare it with: train it, too (--train), or"

@@ -555,3 +555,19 @@ def test_a_forward_model_stays_as_it_is() -> None:
     before = FORWARD.SerializeToString()
     session_of(Lora("*query.weight", rank=2))
     assert FORWARD.SerializeToString() == before
+
+
+def test_a_weight_of_few_bits_cannot_have_the_numbers_of_a_file(tmp_path: Path) -> None:
+    """PEFT saves the whole weight of an output layer that has an adapter, unless it is told not to."""
+    wide = nn.Sequential(nn.Embedding(9, 64), nn.Linear(64, 64), nn.Linear(64, 3), nn.Flatten(0, 1))
+    forward = exported(wide, IDS, input_names=["ids"], do_constant_folding=False)
+    options = {"device": "a72", "target": "stock", "loss": "cross-entropy", "optimizer": "sgd", "quantize": "4bit"}
+    result = poet_onnx.rewrite(forward, lora=Lora("1.weight", rank=2), **options)
+    files = result.save(tmp_path / "net.onnx")
+    session = TrainingSession(files[0], files[1], eval_model=files[2])
+    session.export_adapter(tmp_path / "adapter")
+    session.load_adapter(tmp_path / "adapter")
+    file = tmp_path / "adapter" / TENSORS
+    save_file(load_file(file) | {"base_model.model.1.base_layer.weight": wide[1].weight.detach()}, file)
+    with pytest.raises(InputError, match=r"'1\.weight' is quantized here.*save_embedding_layers=False"):
+        session.load_adapter(tmp_path / "adapter")
