@@ -7,9 +7,12 @@ import inspect
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
+
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
+"""What Python calls for a signal: with its number, and the frame that it came to."""
 
 INTERRUPTED = 130
 """Exit code of a program that was interrupted."""
@@ -37,26 +40,38 @@ def leaving_at_once() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def noted_by(note: Handler, signals: Iterable[int]) -> Iterator[Mapping[int, Handler]]:
+    """Let a function take signals in the place of the handlers that Python has for them, which are yielded.
+
+    Outside the main thread no handler runs: there signals are left alone.
+    """
+    handlers: dict[int, Handler] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: handler for number in signals if callable(handler := signal.getsignal(number))}
+    try:
+        for number in handlers:
+            signal.signal(number, note)
+        yield handlers
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def held() -> Iterator[None]:
     """Let what follows come to its end before signals are handled that Python handles, such as Ctrl-C.
 
     Native code lets no handler run before it returns, either. So a handler of SIGTERM may save what is trained, and one
     that raises, as that of Ctrl-C does, raises where all is whole.
     """
-    if threading.current_thread() is not threading.main_thread():  # no other thread runs handlers
-        yield
-        return
     heard: list[int] = []
-    handlers = {number: handler for number in _HELD if callable(handler := signal.getsignal(number))}
-    for number in handlers:
-        signal.signal(number, lambda number, _: heard.append(number))
+    handlers: Mapping[int, Handler] = {}
     try:
-        yield
+        with noted_by(lambda number, _: heard.append(number), _HELD) as handlers:
+            yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         for number in heard:
-            handlers[signal.Signals(number)](number, inspect.currentframe())
+            handlers[number](number, inspect.currentframe())
 
 
 def _leave(_: int, __: FrameType | None) -> NoReturn:

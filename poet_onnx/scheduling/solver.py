@@ -8,8 +8,7 @@ callback is dropped by the wrapper.
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from types import FrameType
@@ -17,6 +16,7 @@ from types import FrameType
 from pyscipopt import Eventhdlr, Model, Sepa, Variable, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
+from poet_onnx.interrupts import noted_by
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
@@ -113,18 +113,8 @@ def optimize(scip: Model) -> bool:
     heard = _Interrupts()
     scip.includeEventhdlr(heard, "interrupts", "stops at a signal")
     scip.setParam("misc/catchctrlc", False)
-    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    handlers[number] = handler
-                    signal.signal(number, heard.note)
+    with noted_by(heard.note, _SIGNALS) as handlers:
         scip.optimize()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
     for number in heard.noted:
         if handlers[number] is not signal.default_int_handler:
             handlers[number](number, None)
