@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import onnx_ir as ir
+
 from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.store_traffic import store_written_bytes
+from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.plan import Prediction
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -17,7 +21,7 @@ from poet_onnx.rewriting.evaluation import EvaluationStep, process_beside
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.smallest import Candidate
-from poet_onnx.rewriting.variants import GraphVariant
+from poet_onnx.rewriting.variants import GraphVariant, variants
 from poet_onnx.scheduling import (
     file_order,
     ordered_steps,
@@ -132,6 +136,14 @@ class Asked:
                 )
             limits = replace(limits, max_written_bytes=limits.max_written_bytes - stored)
         return replace(limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
+
+
+def first_variant(
+    model: ir.Model, request: Request, updates: Updates | None, stored: StoreChoice | None = None
+) -> GraphVariant:
+    """Return the first graph variant of a model, with what lives in a store; None without one."""
+    target, threads = request.options.target, request.threads
+    return next(variants(model, request.device, target, updates=updates, stored=stored, threads=threads))
 
 
 def in_file_order(baseline: Baseline) -> Prediction:

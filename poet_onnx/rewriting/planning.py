@@ -18,7 +18,7 @@ from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.plan import Plan, Step
-from poet_onnx.rewriting.asked import Asked
+from poet_onnx.rewriting.asked import Asked, first_variant
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.fitting import (
@@ -142,7 +142,7 @@ def _given_answer(
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
     target, threads = request.options.target, request.threads
-    first = next(variants(model, request.device, target, updates=updates, stored=stored, threads=threads))
+    first = first_variant(model, request, updates, stored)
     asked = Asked.of(request, first, evaluation(first), measured_graph=measured_graph)
     variant = first
     if options != first.options:

@@ -19,14 +19,14 @@ from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.plan import Prediction
-from poet_onnx.rewriting.asked import NoRoomError, baseline_of, in_file_order, process_of
+from poet_onnx.rewriting.asked import NoRoomError, baseline_of, first_variant, in_file_order, process_of
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.levels import Level, levels
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.rewriting.planning import Answer, answer_of, could_save
 from poet_onnx.rewriting.request import Request
-from poet_onnx.rewriting.variants import GraphVariant, variants
+from poet_onnx.rewriting.variants import GraphVariant
 
 LEAST_SAVING = 0.05
 """Share of a step's energy that a store must save where all fits into RAM. Each step would write to flash for less."""
@@ -55,8 +55,7 @@ class _Ways:
         return None if self.request.measured is None else self._first().graph
 
     def _first(self, stored: StoreChoice | None = None) -> GraphVariant:
-        device, target, threads = self.request.device, self.request.options.target, self.request.threads
-        return next(variants(self.model, device, target, updates=self.updates, stored=stored, threads=threads))
+        return first_variant(self.model, self.request, self.updates, stored)
 
     def resident(self, *, gives_way: bool = False) -> Answer:
         return answer_of(self.model, self.request, self.updates, lambda _: self.evaluation(), gives_way=gives_way)
@@ -196,8 +195,7 @@ def all_in_ram(
     model: ir.Model, request: Request, updates: Updates | None, evaluation: EvaluationStep | None
 ) -> tuple[Prediction, ProcessMemory]:
     """Return what a step takes with all parameters in RAM, in the order of the file, and what its process takes."""
-    variant = next(variants(model, request.device, request.options.target, updates=updates, threads=request.threads))
-    first = baseline_of(variant, request, None)
+    first = baseline_of(first_variant(model, request, updates), request, None)
     prediction = in_file_order(first)
     return prediction, process_of(request, first, evaluation).of_order(first.graph, prediction)
 
