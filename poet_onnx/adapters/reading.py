@@ -32,10 +32,14 @@ _UNREAD = re.compile(r".*\.num_batches_tracked|.*\.(?:original_module|modules_to
 _ADAPTER = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?:embedding_)?[AB](?:\.weight)?")
 
 
-def as_lora(asked: Lora | str) -> Lora:
+def as_lora(asked: Lora | str, *, besides: Callable[[str], object] = str) -> Lora:
     """Return what is asked for: a `Lora`, a text that it reads, or "peft=FOLDER" for adapters like those in a folder.
 
     With "peft=FOLDER,inside=NAME" these stand inside of the submodule of that name.
+
+    Args:
+        asked: for adapters.
+        besides: hears what PEFT trains besides those of a folder, by the keys that tell it, if it does.
 
     Raises:
         InputError: if it cannot be read, or adapters like these cannot be trained here.
@@ -44,32 +48,18 @@ def as_lora(asked: Lora | str) -> Lora:
         return asked
     if not asked.startswith(_PEFT):
         return Lora.parse(asked)
-    folder, inside = _folder_of(asked)
-    return _read_lora(folder, f"{inside}." if inside else "")
-
-
-def trained_besides(asked: Lora | str) -> str:
-    """Return what PEFT trains besides adapters like those in a folder, by the keys that tell it; nothing for others.
-
-    Raises:
-        InputError: if it cannot be read.
-    """
-    if isinstance(asked, Lora) or not asked.startswith(_PEFT):
-        return ""
-    return PeftConfig(_folder_of(asked)[0] / CONFIG).trained_besides()
-
-
-def _folder_of(asked: str) -> tuple[Path, str]:
     folder, _, inside = asked.removeprefix(_PEFT).partition(_INSIDE)
-    return Path(folder), inside
+    return _read_lora(Path(folder), f"{inside}." if inside else "", besides)
 
 
-def _read_lora(folder: Path, before: str) -> Lora:
+def _read_lora(folder: Path, before: str, besides: Callable[[str], object]) -> Lora:
     config, file = PeftConfig(folder / CONFIG), _open(folder)
     found = (_ADAPTER.fullmatch(name) for name in file.names)
     modules = sorted({each["module"] for each in found if each is not None})
     if not modules:
         raise InputError(f"{folder / TENSORS} holds no adapter of PEFT's: its names must begin with '{PREFIX}'.")
+    if config.trained_besides():
+        besides(config.trained_besides())
     has_embedding = any("lora_embedding_" in name for name in file.names)
     _check_targets(config, modules, [modules] if has_embedding else [])  # a model tells which ones are tied
     return config.lora([escape(f"{before}{module}{WEIGHT}") for module in modules], modules, inside=before)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from poet_onnx.adapters.lora import Adapters, Lora
-from poet_onnx.adapters.reading import as_lora, trained_besides
+from poet_onnx.adapters.reading import as_lora
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
@@ -228,13 +228,15 @@ def _chosen(
     if lora is None:
         chosen, adapters = find_parameters(model, train, freeze, warn), None
     else:
-        asked = as_lora(lora)
-        besides = "" if train else trained_besides(lora)
-        if besides:
-            warn(
-                f"PEFT trains more than adapters there ({besides}); here the rest stays as it is, unless --train, in"
-                " Python train=, names it."
-            )
+
+        def tell(keys: str) -> None:
+            if not train:
+                warn(
+                    f"PEFT trains more than adapters there ({keys}); here the rest stays as it is, unless --train, in"
+                    " Python train=, names it."
+                )
+
+        asked = as_lora(lora, besides=tell)
         chosen = find_parameters(model, train or (), freeze, warn)
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
