@@ -36,7 +36,8 @@ _MORE_BYTES: Mapping[str, int] = {
         (1_000, ("And", "Cast", "ConstantOfShape", "Gate", "Gather", "Greater", "Less", "LinearStored", "Sigmoid")),
         (1_000, ("PageIn", "PageInEnd", "PageInStart", "PageOut", "PageOutEnd", "PageOutStart")),
         (700, ("Reshape", "Transpose")),
-        (500, ("Concat", "MatMul", "Mul", "ReduceSum")),
+        (500, ("Concat", "MatMul", "ReduceSum")),
+        (400, ("Mul",)),
     )
     for operator in operators
 }

@@ -137,6 +137,8 @@ class Checkpoint:
             raise InputError(f"{self._path} is no checkpoint of poet-onnx: {error}.") from error
         if not isinstance(about, dict) or not all(isinstance(about.get(key), dict) for key in (_PROGRESS, _HASHES)):
             raise InputError(f"{self._path} is no checkpoint of poet-onnx: it does not say how far it is.")
+        if set(self.names) != set(about[_HASHES]):
+            raise self._damaged("what it says of its tensors")
         return about
 
     def progress(self) -> dict[str, Any]:

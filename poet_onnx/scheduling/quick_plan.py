@@ -25,6 +25,11 @@ from poet_onnx.transfers import overlap, spread_out
 MOST_CORRECTIONS = 8
 """Tries of a quick plan, each with room for what the ones before did not count."""
 
+SECOND_TRY_SHARE = 0.99
+"""Of the budget, for a way that leads nowhere with all of it: with other choices there may be a way out.
+
+Without, MobileNet's plan on a72 cost 15 % more energy with 1 % more memory.
+"""
 
 _Way = Callable[[Profile, Limits], Eviction | None]
 _WAYS: tuple[_Way, ...] = (
@@ -37,7 +42,8 @@ _WAYS: tuple[_Way, ...] = (
 
 def quick_plan(profile: Profile, limits: Limits) -> SimulatedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    plans = [_corrected(profile, limits, way) for way in _WAYS]
+    less = limits.within(int(SECOND_TRY_SHARE * limits.transient_bytes))
+    plans = [_corrected(profile, limits, way) or _corrected(profile, less, way) for way in _WAYS]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 

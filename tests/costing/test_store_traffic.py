@@ -19,7 +19,7 @@ from poet_onnx.rewriting.rewrite import RewriteResult
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_net("text", tmp_path_factory.mktemp("net") / "text.onnx")
+    return write_net("wide_text", tmp_path_factory.mktemp("net") / "text.onnx")
 
 
 def planned(net: Path, **options: object) -> RewriteResult:

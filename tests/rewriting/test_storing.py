@@ -42,7 +42,7 @@ def test_what_was_measured_in_ram_counts_with_a_store(tmp_path: Path, kind: str)
 
 
 def test_measured_costs_decide_what_is_stored(tmp_path: Path) -> None:
-    net = write_net("text", tmp_path / "net.onnx")
+    net = write_net("wide_text", tmp_path / "net.onnx")
     resident = poet_onnx.rewrite(net, store="never", **SETTINGS)
     measured = costs_in_proportion(resident, "a72", TIMES, target="stock")
     least = poet_onnx.rewrite(net, store="always", costs=measured, **SETTINGS).process.peak_bytes
@@ -53,7 +53,7 @@ def test_measured_costs_decide_what_is_stored(tmp_path: Path) -> None:
 
 def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path) -> None:
     """What was measured is a session with all in RAM."""
-    net = write_net("text", tmp_path / "net.onnx")
+    net = write_net("wide_text", tmp_path / "net.onnx")
     resident = poet_onnx.rewrite(net, store="never", **SETTINGS)
     profile = load_device("a72").process
     assert profile is not None
@@ -69,7 +69,7 @@ def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path
 @pytest.mark.deep
 def test_a_part_stays_in_ram_where_there_is_no_time_to_search(tmp_path: Path) -> None:
     """A part with which the step fits in its order needs none."""
-    net = write_net("text", tmp_path / "net.onnx")
+    net = write_net("wide_text", tmp_path / "net.onnx")
     whole, resident = (poet_onnx.rewrite(net, store=store, **SETTINGS) for store in ("always", "never"))
     budget = (whole.process.peak_bytes + 2 * resident.process.peak_bytes) // 3
     found = poet_onnx.rewrite(net, ram_budget=budget, **(SETTINGS | {"time_limit_seconds": 0.5}))
