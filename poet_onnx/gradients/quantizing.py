@@ -9,12 +9,12 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from poet_onnx.adapters.lora import LINEAR
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, quoted
 from poet_onnx.gradients.adapter_targets import Weight, find_weights
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.quantized.blocks import LEAST_BLOCK
@@ -30,13 +30,18 @@ _LEAST_NUMBERS = 1024
 _BYTE = 8
 
 
-def quantize_frozen(model: ir.Model, how: str, trained: Collection[str]) -> None:
+_LARGE_BYTES = 1 << 20
+"""Of a frozen tensor: so large a one is told of where it keeps its floats."""
+
+
+def quantize_frozen(model: ir.Model, how: str, trained: Collection[str], warn: Callable[[str], None]) -> None:
     """Quantize the frozen weights of a model; changes it.
 
     Args:
         model: of opset 21 or later.
         how: one of `WIDTHS`.
         trained: names of what is trained.
+        warn: told which large ones keep their floats.
 
     Raises:
         InputError: if there is no such weight.
@@ -45,7 +50,20 @@ def quantize_frozen(model: ir.Model, how: str, trained: Collection[str]) -> None
     weights = tuple(each for each in found if each is not None)
     if not weights:
         raise InputError("No frozen weight is left to quantize: train adapters with --lora, or less with --train.")
+    done = {each.value.name for each in weights} | set(trained)
+    large = [value for value in model.graph.initializers.values() if value.name not in done and _is_large(value)]
+    if large:
+        size_bytes = sum(each.const_value.nbytes for each in large if each.const_value is not None)
+        warn(
+            f"Frozen tensors of {size_bytes:,} bytes keep their floats, as --quantize takes matrices of products and "
+            f"look-ups alone: {quoted(each.name for each in large)}."
+        )
     Normalization(QuantizeWeights(weights, WIDTHS[how], BLOCK))(model)
+
+
+def _is_large(value: ir.Value) -> bool:
+    tensor = value.const_value
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.nbytes >= _LARGE_BYTES
 
 
 def _quantizable(weight: Weight) -> Quantizable | None:

@@ -185,7 +185,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     set_modes(forward.graph, options.frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:
-        quantize_frozen(forward, options.quantize, chosen.trained)
+        quantize_frozen(forward, options.quantize, chosen.trained, warn)
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices())(forward)
     masks_as_dropout(forward)

@@ -20,6 +20,8 @@ class Turn:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._doing = ""
+        self.is_over = False
+        """Whether nobody may take it any more."""
 
     @contextmanager
     def taken(self, doing: str) -> Iterator[None]:
@@ -29,8 +31,10 @@ class Turn:
             doing: name of the method.
 
         Raises:
-            InputError: if another thread has it.
+            InputError: if another thread has it, or the session was closed.
         """
+        if self.is_over:
+            raise InputError(f"The session was closed: make another one to call '{doing}'.")
         if not self._lock.acquire(blocking=False):
             raise InputError(
                 f"Another thread is in '{self._doing}' of this session: call '{doing}' when it is done; nothing has "

@@ -100,6 +100,20 @@ class Plans:
         self.within(sys.maxsize)
         return Follower(self.budgets_bytes, room_here)
 
+    def check_there(self, budget_bytes: int) -> None:
+        """Check that the file of a plan is there, which costs nothing.
+
+        Raises:
+            InputError: if it is not.
+        """
+        assert self._family is not None  # a model with one plan has no other budget
+        path = self._family.path_of(Path(self._model), budget_bytes)
+        if not path.exists():
+            raise InputError(
+                f"{self._model} has a plan for {budget_bytes:,} bytes in {path.name}, which is not beside it: copy all "
+                "files that `rewrite` wrote."
+            )
+
     def open(self, budget_bytes: int | None) -> Opened:
         """Open a plan.
 
@@ -137,11 +151,7 @@ class Plans:
         path = family.path_of(main, budget_bytes)
         if budget_bytes == family.budgets_bytes[-1]:
             return path, None
-        if not path.exists():
-            raise InputError(
-                f"{main} has a plan for {budget_bytes:,} bytes in {path.name}, which is not beside it: copy all files "
-                "that `rewrite` wrote."
-            )
+        self.check_there(budget_bytes)
         metadata, mains = read_metadata(path), read_metadata(main)
         own = PlanFamily.of_metadata(metadata)
         same = own is not None and (own.budgets_bytes, own.fingerprint) == (family.budgets_bytes, family.fingerprint)

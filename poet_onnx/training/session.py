@@ -14,6 +14,7 @@ from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.errors import InputError, PoetWarning, shown
 from poet_onnx.files.regular import as_path
+from poet_onnx.interrupts import held
 from poet_onnx.runtime.installed import warn_of_ortmodule
 from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted, why_not_finite
@@ -218,6 +219,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """Norm of the gradients at the last update before clipping; None if they are not clipped."""
         return self._norm
 
+    @exclusive
     def eval(self) -> None:
         """Let `step` only compute the loss of the evaluation graph; nothing changes.
 
@@ -346,6 +348,34 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         self._refuse_half_changed()
         with self._all_or_failed():
             self._memory.store.commit(self._progress)
+
+    def close(self) -> None:
+        """Give back the memory of the graphs, and let others open the store; `with` does it at its end.
+
+        Without a call this happens when nobody holds the session any more, which a traceback or a notebook may do for
+        long. What was trained since the last commit of a store is lost: call `commit` before. Arrays that `parameters`
+        has given stay.
+
+        Raises:
+            InputError: if another thread is at work.
+        """
+        if self._turn.is_over:
+            return
+        with self._turn.taken("close"), held():
+            self._step.close()
+            self._evaluation.close()
+            self._of_plan = {}
+            if self._memory.store is not None:
+                self._memory.store.file.close()
+            self._turn.is_over = True
+
+    def __enter__(self) -> TrainingSession:
+        """Return the session."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def _keep_epoch(self) -> None:
         if self._memory.store is not None:

@@ -110,6 +110,7 @@ class SessionPlans:
         """Unload the plan that runs and load another one, or that one again where the other cannot be."""
         if self._step.is_profiled:
             raise InputError("The steps of one plan are profiled: call end_profile before the budget changes.")
+        self._plans.check_there(budget_bytes)
         before, explained = Opened(self._model, self._evaluation, self._budget_bytes), self._step.explained
         with held():
             release_code_pages()  # of steps: unloading has code of its own, and the region is still there

@@ -12,14 +12,14 @@ from adapter_models import Tensors, relative_error
 from adapter_models import gradients as torch_gradients
 from adapter_models import linear as adapted_linear
 from forward_models import random, step
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from quantized_models import BODY, GAIN, TABLE, UP, Weight, decoder, model_of, product_model
 from torch import Tensor
 from torch.nn import functional
 
 import poet_onnx
 from poet_onnx import Lora, TrainGraph
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 
 ERROR = 1e-5
 """Largest relative error of a gradient in single precision."""
@@ -133,3 +133,20 @@ def test_a_model_in_memory_stays_as_it_is() -> None:
     for _ in range(2):
         poet_onnx.train_graph(model, loss="mse", lora=Lora(("w",), rank=2), quantize="4bit")
     assert model.SerializeToString() == before
+
+
+def test_large_tensors_that_keep_their_floats_are_told_of() -> None:
+    """Such as the experts of a mixture, one matrix each in a tensor of three dimensions."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 21]>
+        g (float[4, 8, 256] x) => (float[4, 8, 64] y) {
+            h = MatMul (x, experts)
+            s = MatMul (h, head)
+            y = Add (s, bias)
+        }""")
+    random = np.random.default_rng(0)
+    for name, shape in {"experts": (4, 256, 256), "head": (256, 64), "bias": (64,)}.items():
+        array = random.standard_normal(shape, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    with pytest.warns(PoetWarning, match=r"Frozen tensors of 1,048,576 bytes keep their floats, .*: 'experts'\."):
+        made = poet_onnx.train_graph(model, loss="mse", train="bias", quantize="4bit")
+    assert [node.op_type for node in made.training.graph].count("DequantizeLinear") == 1

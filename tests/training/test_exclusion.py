@@ -16,6 +16,7 @@ from training_batches import batch, digest, session_of, train
 
 from poet_onnx import SGD, TrainingSession
 from poet_onnx.errors import InputError
+from poet_onnx.runtime import open_arenas
 
 WAIT_SECONDS = 30
 
@@ -50,6 +51,29 @@ def test_a_second_thread_is_told_what_the_first_one_does(model_path: Callable[..
     assert losses + train(session, 2, first=1) == train(plain, 3)
     assert digest(session) == digest(plain)
     session.load_checkpoint(tmp_path / "first.safetensors")
+
+
+def test_a_session_that_was_closed_refuses_every_call(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mlp-mse")
+    before = open_arenas()
+    with session_of(path, eval_model=path.with_name("eval_model.onnx")) as session:
+        losses = train(session, 2)
+        values = session.parameters
+        session.eval()
+    assert open_arenas() == before
+    for call in (
+        lambda: train(session, 1),
+        session.eval,
+        lambda: session.save_checkpoint(tmp_path / "x.safetensors"),
+        lambda: session.export_inference_model(tmp_path / "x.onnx"),
+    ):
+        with pytest.raises(InputError, match="The session was closed: make another one"):
+            call()
+    session.close()
+    assert list(tmp_path.iterdir()) == []
+    again = session_of(path)
+    assert train(again, 2) == losses
+    assert all(np.array_equal(value, again.parameters[name]) for name, value in values.items())
 
 
 def test_threads_that_step_as_they_can_lose_no_update(model_path: Callable[..., Path]) -> None:

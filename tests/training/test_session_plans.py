@@ -210,6 +210,22 @@ def test_a_checkpoint_needs_no_file_of_another_plan_and_replaces_none(plans: Pat
     assert (tmp_path / "saved.safetensors").exists()
 
 
+def test_a_plan_runs_on_where_all_files_are_gone(plans: Path, tmp_path: Path) -> None:
+    """Such as on a disk that is no longer there: none of them could be loaded again."""
+    path = copied(plans, tmp_path / "own")
+    session, steady = session_of(path), session_of(plans, budget=2**40)
+    losses = [session.step(*feeds(0))]
+    for each in path.parent.iterdir():
+        each.unlink()
+    for budget in session.budgets[:-1]:
+        with pytest.raises(
+            InputError, match=rf"has a plan for {budget:,} bytes in net\.\d+B\.onnx, which is not beside"
+        ):
+            session.use_budget(budget)
+    losses.append(session.step(*feeds(1)))
+    assert losses == [steady.step(*feeds(step)) for step in range(2)]
+
+
 def test_a_plan_that_cannot_be_loaded_leaves_the_one_of_before(
     plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,19 @@ def test_other_frozen_weights_are_refused(nets: dict[str, Path], tmp_path: Path)
         session_of(other, store=tmp_path / "store")
 
 
+def test_a_session_that_was_closed_lets_others_open_its_store(nets: dict[str, Path], tmp_path: Path) -> None:
+    """A notebook holds what it showed, and the traceback of its last error."""
+    path = rewritten(nets["words"], tmp_path / "net.onnx", store="always")
+    held = session_of(path, store=tmp_path / "store")
+    train(held, 2)
+    held.close()
+    for read in (lambda: held.store_statistics, lambda: dict(held.parameters)):
+        with pytest.raises(InputError):
+            read()
+    again = session_of(path, store=tmp_path / "store")
+    assert again.updates == 2
+
+
 @pytest.mark.parametrize("kind", ["image", "words"])
 def test_training_goes_on_at_the_last_commit(nets: dict[str, Path], tmp_path: Path, kind: str) -> None:
     path = rewritten(nets[kind], tmp_path / "net.onnx", store="always")
@@ -193,16 +206,16 @@ def test_checkpoints_and_models_leave_a_store_as_they_leave_ram(
 
 def test_auto_stores_what_does_not_fit_and_nothing_else(nets: dict[str, Path]) -> None:
     options = {"device": "tx2", "target": "stock", "loss": "cross-entropy", "gap": 0.5}
-    resident = poet_onnx.rewrite(nets["text"], store="never", **options)  # type: ignore[arg-type]
-    stored = poet_onnx.rewrite(nets["text"], store="always", **options)  # type: ignore[arg-type]
+    resident = poet_onnx.rewrite(nets["words"], store="never", **options)  # type: ignore[arg-type]
+    stored = poet_onnx.rewrite(nets["words"], store="always", **options)  # type: ignore[arg-type]
     assert stored.process.peak_bytes < resident.process.peak_bytes
-    assert not poet_onnx.rewrite(nets["text"], ram_budget=resident.process.peak_bytes, **options).plan.stored  # type: ignore[arg-type]
-    small = poet_onnx.rewrite(nets["text"], ram_budget=stored.process.peak_bytes, **options)  # type: ignore[arg-type]
+    assert not poet_onnx.rewrite(nets["words"], ram_budget=resident.process.peak_bytes, **options).plan.stored  # type: ignore[arg-type]
+    small = poet_onnx.rewrite(nets["words"], ram_budget=stored.process.peak_bytes, **options)  # type: ignore[arg-type]
     assert small.plan.stored
     assert small.process.peak_bytes <= stored.process.peak_bytes
     with pytest.raises(InfeasibleError, match="RAM budget of"):
-        poet_onnx.rewrite(nets["text"], ram_budget=stored.process.peak_bytes, store="never", **options)  # type: ignore[arg-type]
-    again = poet_onnx.rewrite(nets["text"], plan=small.plan, **options)  # type: ignore[arg-type]
+        poet_onnx.rewrite(nets["words"], ram_budget=stored.process.peak_bytes, store="never", **options)  # type: ignore[arg-type]
+    again = poet_onnx.rewrite(nets["words"], plan=small.plan, **options)  # type: ignore[arg-type]
     assert again.plan.steps == small.plan.steps
 
 
