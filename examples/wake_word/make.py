@@ -92,7 +92,7 @@ pretrain(net, sounds[~own], is_word[~own])
 rows = np.random.default_rng(0).permutation(np.flatnonzero(own))
 batch = {"sound": sounds[rows[:BATCH]], "is_word": is_word[rows[:BATCH]]}
 made = poet_onnx.torch.export(
-    net, batch, "wake.onnx", loss="output:loss", device="a72", target="stock", ram_budget="44MiB"
+    net, batch, "wake.onnx", loss="output:loss", device="a72", target="stock", ram_budget="46MiB"
 )
 print(made.check)
 

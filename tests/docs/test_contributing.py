@@ -97,6 +97,22 @@ def calls_for(diff: str) -> Iterator[tuple[str, ...]]:
         yield from own or [tests for folder, tests in TESTS.items() if name.startswith(folder)]
 
 
+def changed_files(diff: str) -> Iterator[str]:
+    """Yield the files of a diff that are there before."""
+    yield from re.findall(r"^--- a/(\S+)$", diff, re.MULTILINE)
+
+
+def test_the_sources_are_as_the_examples_have_them(tmp_path: Path) -> None:
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    for section, diff in EXAMPLES.items():
+        folder = tmp_path / section
+        for name in changed_files(diff):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+        folder.mkdir(exist_ok=True)
+        apply(diff, folder, environment)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("section", EXAMPLES)
 def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable[..., Path]) -> None:
