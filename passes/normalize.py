@@ -9,13 +9,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, InvariantError, PassError, PassResult, PostconditionError, Sequential
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
-from poet_onnx.errors import InputError, PoetError
+from poet_onnx.errors import InputError, PoetError, quoted
 from poet_onnx.graph.extract import plain_attributes
-from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes import Array, TensorType, dim_name, fixed_dims, infer
 from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.expand import ChainOperands, ExpandDivGrad, ExpandFunctions
@@ -47,15 +48,29 @@ class InlineFunctions(InPlacePass):
     """Put the nodes of the model's functions in the place of their calls, as ONNX Runtime would while loading."""
 
     def call(self, model: ir.Model) -> PassResult:
-        """Inline all calls."""
+        """Inline all calls.
+
+        Raises:
+            InputError: a function has the name of an operator, which ONNX Runtime runs in its place.
+        """
         if not model.functions:
             return PassResult(model, modified=False)
+        hidden = [name for domain, name, _ in model.functions if _is_operator(domain, name)]
+        if hidden:
+            raise InputError(
+                f"The model has a function of its own with the name of an operator, {quoted(hidden)}: ONNX leaves open "
+                "which of both is meant, and ONNX Runtime runs its own. Rename the function and its calls."
+            )
         return PassResult(model, modified=InlinePass()(model).modified)
 
     def ensures(self, model: ir.Model) -> None:
         """No functions are left."""
         if model.functions:
             raise PostconditionError(f"{len(model.functions)} functions are left")
+
+
+def _is_operator(domain: str, name: str) -> bool:
+    return onnx.defs.has(name, domain) or (domain == MICROSOFT_DOMAIN and bool(spec_of(domain, name).name))
 
 
 class FixDims(InPlacePass):

@@ -43,6 +43,7 @@ class GradientBuilder(NodeBuilder):
         """Inputs and their gradients in the order in which the rule sent them."""
         self._gradients = gradients
         self._wanted = wanted
+        self._read = set[int]()
 
     def _place(self, node: ir.Node) -> None:
         self.graph.append(node)
@@ -55,12 +56,23 @@ class GradientBuilder(NodeBuilder):
         """Return the gradient of the loss with regard to an output."""
         output = self.node.outputs[index]
         if output in self._gradients:
+            self._read.add(index)
             return self._gradients[output]
         raise NoGradientError(f"output {index} does not lead to the loss")
 
     def has_gradient(self, index: int) -> bool:
         """Return whether an output leads to the loss."""
         return index < len(self.node.outputs) and self.node.outputs[index] in self._gradients
+
+    def check_all_read(self) -> None:
+        """Check that the rule has read the gradient of each output that leads to the loss.
+
+        Raises:
+            NoGradientError: if it has not, for it knows none of that output.
+        """
+        for index, output in enumerate(self.node.outputs):
+            if self.has_gradient(index) and index not in self._read:
+                raise NoGradientError(f"its output {index}, '{output.name}', leads to the loss and has none")
 
     def wants(self, index: int) -> bool:
         """Return whether the gradient of an input is needed."""

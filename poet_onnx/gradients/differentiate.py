@@ -203,6 +203,7 @@ class _Sweep:
         builder = GradientBuilder(self.graph, node, self.inferred, gradients=self.gradients, wanted=self.paths.values)
         with fitting(node):
             found.rule(builder)
+        builder.check_all_read()
         given = {value for value, _ in builder.sent}
         forgotten = [value.name for value in sources(node) if value in self.paths.values and value not in given]
         if forgotten:

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.turned_tensor import TurnedTensor
-from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, may_be_untrained, verdict
+from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
+from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, may_be_untrained, verdict
 from poet_onnx.gradients.merged import part_merged
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
@@ -67,17 +68,20 @@ class Parameters:
     padded: Mapping[str, int] = field(default_factory=dict)
 
 
-def show_weights(graph: ir.Graph, own: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+def show_weights(
+    graph: ir.Graph, own: Collection[str] = (), named: Collection[str] = ()
+) -> tuple[tuple[str, str], ...]:
     """Make initializers of weights that are Constant nodes, and let transposed copies read their original.
 
     Args:
         graph: without functions; changed in place.
         own: names of what is no copy, whatever it looks like.
+        named: names of what the user calls a weight.
 
     Returns:
         The copies that are gone, each with its original.
     """
-    _lift_weights(graph)
+    lift_weights(graph, {*own, *named})
     return tuple(_tie_transposed(graph, own))
 
 
@@ -105,8 +109,8 @@ def find_parameters(
     else:
         part_merged(model, warn)
         _warn_of_merged(graph, warn)
-    tied = show_weights(graph)
-    statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
+    tied = show_weights(graph, named=train or ())
+    statistics = {value for node in graph for value in inputs_at(node, STATISTICS)}
     real = {
         value.name: value
         for value in graph.initializers.values()
@@ -265,29 +269,6 @@ def as_patterns(given: str | Sequence[str]) -> Sequence[str]:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name fits one of some patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _inputs(node: ir.Node, places: Mapping[str, tuple[int, ...]]) -> list[ir.Value]:
-    """Return the inputs of a node that stand at certain places of its operator."""
-    indices = places.get(node.op_type, ()) if node.domain in ONNX_DOMAINS else ()
-    return [value for index in indices if index < len(node.inputs) and (value := node.inputs[index]) is not None]
-
-
-def _lift_weights(graph: ir.Graph) -> None:
-    """Make initializers of Constant nodes that are weights."""
-    for node in list(graph):
-        for value in _inputs(node, WEIGHTS):
-            maker = value.producer()
-            tensor = ir.convenience.get_const_tensor(value) if maker is not None else None
-            if maker is None or maker.op_type != "Constant" or tensor is None or tensor.dtype not in REAL:
-                continue
-            name = value.name
-            lifted = ir.Value(
-                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
-            )
-            value.replace_all_uses_with(lifted, replace_graph_outputs=True)
-            graph.remove(maker, safe=True)
-            graph.register_initializer(lifted)
 
 
 def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str, str]]:

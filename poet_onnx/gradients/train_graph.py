@@ -26,6 +26,7 @@ from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
+from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.loss_builder import CAUSAL
@@ -270,6 +271,11 @@ def _check_forward(model: ir.Model) -> None:
         raise InputError("The model computes gradients already: `poet-onnx rewrite` takes it as it is, without --loss.")
     found: dict[str, list[str]] = {}
     for node in model.graph.all_nodes():
+        if is_op(node, "Celu") and node.attributes.get_float("alpha", 1.0) < 0:
+            raise InputError(
+                f"Celu '{node.name or node.outputs[0].name}' has a negative alpha, with which ONNX Runtime computes "
+                "another function than ONNX defines: give a positive one."
+            )
         control = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
         if control or (node.op_type.startswith(WITHOUT_GRADIENT) and not _is_of_constants(node)):
             found.setdefault(node.op_type, []).append(node.name or "")

@@ -125,6 +125,30 @@ def test_all_operators_without_a_gradient_are_named_at_once() -> None:
         differentiate(proto, "loss", ["w"])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (
+            "n, m = LayerNormalization(h, s)\ny = Add(n, m)",
+            r"LayerNormalization \(its output 1, 'm', leads to the loss",
+        ),
+        ("n, , v = LayerNormalization(h, s)\ny = Mul(n, v)", r"LayerNormalization \(its output 2, 'v', leads to the"),
+        ("l, p = SoftmaxCrossEntropyLoss(h, t)\ny = Add(p, l)", r"SoftmaxCrossEntropyLoss \(its output 1, 'p', leads"),
+    ],
+)
+def test_what_a_rule_does_not_know_of_a_second_output_is_refused(nodes: str, message: str) -> None:
+    """Its gradient would be left out without a word."""
+    text = f"""g (float[4, 3] x) => (float loss) {{
+        h = MatMul(x, w)
+        {nodes}
+        loss = ReduceSum <keepdims = 0> (y)
+    }}"""
+    proto = parse(text, {"w": random(3, 5), "s": random(5), "t": np.array([0, 1, 4, 2])})
+    proto.opset_imports[""] = 17
+    with pytest.raises(InputError, match=message):
+        differentiate(proto, "loss", ["w"])
+
+
 def test_what_a_rule_cannot_do_is_named_with_its_reason() -> None:
     text = """g (float[3] x, float[2, 3, 3] a) => (float loss) {
         p = Pow(x, e)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from deep import sampled
@@ -58,6 +60,37 @@ def test_an_exported_network_has_the_gradients_of_torch(cell: str, tmp_path: Pat
     result = poet_onnx.rewrite(path, device="a72", activation_budget="70%", time_limit_seconds=10)
     result.save(tmp_path / "rewritten.onnx")
     assert poet_onnx.verify(path, tmp_path / "rewritten.onnx").passed
+
+
+@pytest.mark.parametrize(
+    ("kind", "gates", "direction"),
+    [
+        ("GRU", 3, "forward"),
+        ("GRU", 3, "reverse"),
+        ("LSTM", 4, "forward"),
+        ("LSTM", 4, "reverse"),
+        ("RNN", 1, "forward"),  # the reverse one of onnxruntime-training 1.19 gives what its memory had before
+    ],
+)
+def test_a_sequence_without_a_step_ends_in_zeros_as_in_onnx_runtime(kind: str, gates: int, direction: str) -> None:
+    """Whatever its first state; no gradient goes there."""
+    last = "y = Add(h, c)" if kind == "LSTM" else "y = Identity(h)"
+    made, more = ("s, h, c", ", h0, c0") if kind == "LSTM" else ("s, h", ", h0")
+    text = f"""g (float[4, 3, 6] x, int32[3] lengths) => (float[1, 3, 5] y) {{
+        {made} = {kind} <hidden_size = 5, direction = "{direction}"> (x, w, r, , lengths{more})
+        {last}
+    }}"""
+    arrays = {"w": random(1, 5 * gates, 6), "r": random(1, 5 * gates, 5), "h0": random(1, 3, 5), "c0": random(1, 3, 5)}
+    model = parse(text, {name: array for name, array in arrays.items() if kind == "LSTM" or name != "c0"})
+    x, lengths = random(4, 3, 6), np.array([4, 0, 2], np.int32)
+    ours = poet_onnx.train_graph(model, loss="mse", train=["w", "h0"])
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    expected = np.asarray(session.run(None, {"x": x, "lengths": lengths})[0])
+    target = random(1, 3, 5)
+    loss, gradients = step(ours, x=x, lengths=lengths, target=target)
+    assert loss == pytest.approx(np.mean((expected - target) ** 2), rel=1e-5)
+    assert not gradients["h0"][0, 1].any()
+    assert gradients["h0"][0, 2].any()
 
 
 @pytest.mark.parametrize(

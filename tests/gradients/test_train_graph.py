@@ -147,6 +147,43 @@ def test_weights_in_constant_nodes_are_parameters() -> None:
     np.testing.assert_array_equal(made.values["w"], random(3, 5))
 
 
+@pytest.mark.parametrize("identities", [False, True])
+def test_a_bias_beside_a_weight_in_constant_nodes_is_one(identities: bool) -> None:
+    body = "h = MatMul(x, w)\ny = Add(h, b)\nz = Add(y, shift)"
+    if identities:
+        body = "wi = Identity(w)\nbi = Identity(b)\nh = MatMul(x, wi)\ny = Add(h, bi)\nz = Add(y, shift)"
+    proto = ir.to_proto(parse(f"g (float[4, 3] x) => (float[4, 5] z) {{ {body} }}", {}))
+    for name, array in {"w": random(3, 5), "b": random(5), "shift": random(1)}.items():
+        tensor = onnx.numpy_helper.from_array(array, name)
+        proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+    assert set(poet_onnx.train_graph(proto, loss="mse").values) == {"w", "b"}
+    assert set(poet_onnx.train_graph(proto, loss="mse", train="b").values) == {"b"}
+    assert set(poet_onnx.train_graph(proto, loss="mse", train=["w", "shift"]).values) == {"w", "shift"}
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.8])
+def test_a_dropout_for_inference_scales_no_gradient_where_its_mask_is_read(ratio: float) -> None:
+    text = """g (float[4, 3] x) => (float[4, 5] y) {
+        h = MatMul(x, w)
+        d, mask = Dropout(h, ratio)
+        m = Cast <to = 1> (mask)
+        y = Mul(d, m)
+    }"""
+    x, target, w = random(4, 3), random(4, 5), random(3, 5)
+    model = parse(text, {"w": w, "ratio": np.array(ratio, np.float32)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PoetWarning)  # of the dropout, which drops nothing
+        made = poet_onnx.train_graph(model, loss="mse", train="w")
+    _, gradients = step(made, x=x, target=target)
+    np.testing.assert_allclose(gradients["w"], x.T @ (x @ w - target) * 2 / target.size, rtol=1e-4, atol=1e-6)
+
+
+def test_an_operator_that_onnx_runtime_takes_for_another_function_is_refused() -> None:
+    text = "g (float[4, 3] x) => (float[4, 5] y) { h = MatMul(x, w)\n y = Celu <alpha = -2.0> (h) }"
+    with pytest.raises(InputError, match="Celu 'y' has a negative alpha"):
+        poet_onnx.train_graph(parse(text, {"w": random(3, 5)}), loss="mse")
+
+
 def test_a_copy_that_the_exporter_transposed_is_trained_with_its_original() -> None:
     text = """g (int64[4] x) => (float[4, 6] y) {
         h = Gather(embedding, x)

@@ -227,6 +227,18 @@ def test_functions_are_inlined() -> None:
     assert not InlineFunctions()(model).modified
 
 
+@pytest.mark.parametrize(("domain", "name"), [("", "Relu"), ("com.microsoft", "Gelu")])
+def test_a_function_with_the_name_of_an_operator_is_refused(domain: str, name: str) -> None:
+    """ONNX Runtime runs its own operator in its place."""
+    call = f"{domain}.{name}" if domain else name
+    head = HEAD.replace('"" : 15', '"" : 15, "com.microsoft" : 1')
+    text = f"""g (float[8] x) => (float[8] y) {{ y = {call}(x) }}
+        <domain: "{domain}", opset_import: ["" : 15]> {name} (a) => (b) {{ b = Sin(a) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(head + text))
+    with pytest.raises(InputError, match=f"the name of an operator, '{name}'"):
+        InlineFunctions()(model)
+
+
 DIV_GRAD = """g (float[4, 6] d, {a} a, {b} b) => ({outputs}) {{ ga, gb = com.microsoft.DivGrad(d, a, b) {uses} }}"""
 
 

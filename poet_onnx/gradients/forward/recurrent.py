@@ -113,8 +113,16 @@ class _Layer(Replacement):
                 state, memory, result = self._within(place, old, made)
             states.append(self.reshape(result, 1, 1, self.batch, self.hidden))
         ordered = states[::-1] if backward else states
-        last = self.reshape(state, 1, self.batch, self.hidden)
-        return [self.op("Concat", *ordered, axis=0), last, self.reshape(memory, 1, self.batch, self.hidden)]
+        return [self.op("Concat", *ordered, axis=0), self._last(state), self._last(memory)]
+
+    def _last(self, state: ir.Value) -> ir.Value:
+        """Return a last state; of a row whose sequence has no step it is zeros, as ONNX Runtime gives."""
+        if self.has(4):
+            lengths = ir.convenience.get_const_tensor(self.input(4))
+            if lengths is None or (lengths.numpy() <= 0).any():
+                begun = self.op("Less", self.constant(np.array(0, np.int32)), self.input(4))
+                state = self.op("Where", self.reshape(begun, self.batch, 1), state, self._initial(None))
+        return self.reshape(state, 1, self.batch, self.hidden)
 
     def _step(
         self, now: ir.Value, state: ir.Value, memory: ir.Value, again: list[ir.Value], shift: list[ir.Value | None]

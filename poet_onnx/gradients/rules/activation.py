@@ -19,9 +19,10 @@ def of_the_output(builder: GradientBuilder) -> None:
 
 @gradient_of("LeakyRelu")
 def leaky_relu(builder: GradientBuilder) -> None:
-    """Differentiate by the sign of the output, which is the input's."""
+    """Differentiate by the sign of the output, which is the input's unless a negative slope turns it."""
     alpha = builder.attributes.get("alpha", 0.01)
-    builder.send(0, builder.own("LeakyReluGrad", builder.gradient(), builder.output(), alpha=alpha))
+    signed = builder.output() if alpha >= 0 else builder.input(0)
+    builder.send(0, builder.own("LeakyReluGrad", builder.gradient(), signed, alpha=alpha))
 
 
 @gradient_of("Softmax", "LogSoftmax")

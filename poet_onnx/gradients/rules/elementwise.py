@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from poet_onnx.gradients.builder import GradientBuilder
+from poet_onnx.gradients.forward.elimination import is_for_inference
 from poet_onnx.gradients.forward.patterns import number
 from poet_onnx.gradients.registry import gradient_of, without_gradient
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
@@ -138,7 +139,10 @@ def cast(builder: GradientBuilder) -> None:
 
 @gradient_of("Dropout", stops=(1, 2))
 def dropout(builder: GradientBuilder) -> None:
-    """Drop and scale what the forward node dropped and scaled, by the mask that it saved."""
+    """Drop and scale what the forward node dropped and scaled, by the mask that it saved; for inference, nothing."""
+    if is_for_inference(builder.node):
+        builder.send(0, builder.gradient())
+        return
     builder.send(0, builder.own("DropoutGrad", builder.gradient(), builder.output(1), *builder.node.inputs[1:]))
 
 

@@ -15,6 +15,13 @@ CASES = [
     Case("Sigmoid", "y = Sigmoid(x)", X, torch.sigmoid, single=FLOAT_ONLY),
     Case("Tanh", "y = Tanh(x)", X, torch.tanh, single=FLOAT_ONLY),
     Case("LeakyRelu", "y = LeakyRelu <alpha = 0.2> (x)", X, lambda x: functional.leaky_relu(x, 0.2), single=FLOAT_ONLY),
+    Case(
+        "LeakyRelu that turns the sign",
+        "y = LeakyRelu <alpha = -0.5> (x)",
+        X,
+        lambda x: functional.leaky_relu(x, -0.5),
+        single=FLOAT_ONLY,
+    ),
     Case("Softplus", "y = Softplus(x)", X, functional.softplus, single="the kernel takes float alone"),
     *(
         Case(
