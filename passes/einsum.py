@@ -1,34 +1,22 @@
-"""The indices of Einsum, each with a letter: what dots and a missing result stand for follows from the shapes."""
+"""Einsum with a letter for each index, and two operands at a time: so what it makes and takes is known to a plan."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from string import ascii_letters
+from dataclasses import dataclass
+from itertools import combinations
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators.einsum import indices_of, sizes_of
+from poet_onnx.graph.shapes import infer
+from poet_onnx.passes.node_builder import replace_nodes
 
-
-def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand, and those of the result.
-
-    Args:
-        equation: of the node, such as "...ij,jk".
-        ranks: dimensions of each operand.
-    """
-    equation = equation.replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    given = left.split(",")
-    free = [letter for letter in ascii_letters if letter not in equation]
-    counts = [rank - len(term.replace("...", "")) for term, rank in zip(given, ranks, strict=True)]
-    dots = "".join(free[: max(counts)])
-    terms = [term.replace("...", dots[len(dots) - count :]) for term, count in zip(given, counts, strict=True)]
-    if arrow:
-        return terms, right.replace("...", dots)
-    every = "".join(terms)
-    return terms, dots + "".join(sorted(letter for letter in set(every) - set(dots) if every.count(letter) == 1))
+MOST_TRIED = 5
+"""Operands of which all orders are tried, 180; of more, each step takes the two whose product is smallest."""
 
 
 class NameIndices(InPlacePass):
@@ -48,3 +36,102 @@ class NameIndices(InPlacePass):
             node.attributes["equation"] = ir.AttrString("equation", f"{','.join(terms)}->{result}")
             modified = True
         return PassResult(model, modified=modified)
+
+
+class PairOperands(InPlacePass):
+    """Write an Einsum of several operands as a chain of Einsums of two.
+
+    ONNX Runtime contracts the operands from left to right: where neighbours have few indices in common it makes a
+    product of all others, which is no tensor of the graph. So would the gradient, whose first operand is the result's.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write the chains."""
+        found = [
+            node
+            for node in model.graph
+            if node.op_type == "Einsum" and node.domain in ONNX_DOMAINS and len(node.inputs) > 2
+        ]
+        types = infer(model).types if found else {}
+        for node in found:
+            shapes = [types[value.name or ""].shape for value in node.inputs if value is not None]
+            replace_nodes(model.graph, [node], _chain(node, shapes), [node.outputs[0]])
+        return PassResult(model, modified=bool(found))
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What is still to be multiplied.
+
+    Attributes:
+        term: its letters.
+        shape: its dimensions.
+    """
+
+    term: str
+    shape: tuple[int, ...]
+
+    def times(self, other: _Operand, wanted: str) -> tuple[_Operand, int]:
+        """Return the product, and how many numbers are multiplied for it.
+
+        Args:
+            other: the second operand.
+            wanted: letters that are not summed over, in any order.
+        """
+        sizes = sizes_of((self.term, other.term), (self.shape, other.shape))
+        term = "".join(letter for letter in dict.fromkeys(self.term + other.term) if letter in wanted)
+        return _Operand(term, tuple(sizes[letter] for letter in term)), math.prod(sizes.values())
+
+
+def _chain(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> list[ir.Node]:
+    """Return nodes of two operands each that compute what a node of several does, the last one its result."""
+    terms, result = indices_of(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
+    operands = [_Operand(term, shape) for term, shape in zip(terms, shapes, strict=True)]
+    values, chain = list(node.inputs), []
+    for number, (first, second) in enumerate(_cheapest(operands, result)[1]):
+        rest = [place for place in range(len(operands)) if place not in (first, second)]
+        product, _ = operands[first].times(operands[second], result + "".join(operands[place].term for place in rest))
+        term = product.term if rest else result
+        equation = f"{operands[first].term},{operands[second].term}->{term}"
+        name = f"{node.name}/pair_{number}" if rest else node.name
+        pair = ir.Node(
+            "",
+            "Einsum",
+            [values[first], values[second]],
+            [ir.AttrString("equation", equation)],
+            num_outputs=1,
+            name=name,
+        )
+        pair.outputs[0].name = f"{name}_output"
+        chain.append(pair)
+        operands = [*(operands[place] for place in rest), product]
+        values = [*(values[place] for place in rest), pair.outputs[0]]
+    return chain
+
+
+def _cheapest(operands: Sequence[_Operand], result: str) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    """Return the order with the smallest products on the way, and of such with the fewest multiplications.
+
+    Args:
+        operands: two or more.
+        result: letters of the whole product.
+
+    Returns:
+        Numbers in the products on the way and multiplications; and the places of the operands of each product, which
+        goes behind those that are left.
+    """
+    found = []
+    for first, second in combinations(range(len(operands)), 2):
+        rest = [operand for place, operand in enumerate(operands) if place not in (first, second)]
+        product, multiplied = operands[first].times(
+            operands[second], result + "".join(operand.term for operand in rest)
+        )
+        made = math.prod(product.shape) if rest else 0
+        found.append(((made, multiplied), [(first, second)], [*rest, product]))
+    if len(operands) > MOST_TRIED:
+        found = [min(found, key=lambda each: each[0])]
+    whole = []
+    for (made, multiplied), order, left in found:
+        (more, times), following = _cheapest(left, result) if len(left) > 1 else ((0, 0), [])
+        whole.append(((made + more, multiplied + times), [*order, *following]))
+    return min(whole, key=lambda each: each[0])

@@ -403,3 +403,25 @@ def test_each_python_has_figures_of_its_own(model_path: Callable[..., Path]) -> 
         rewrite(path, device="a72", onnxruntime="1.22")
     with pytest.raises(InputError, match=r"no Python '3.9' whose processes were measured: use 3.10, 3.11"):
         rewrite(path, device="a72", python="3.9")
+
+
+CONTRACTION = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 64, 64] x) => (float[1, 64, 32] y) {
+        a = Mul (x, s)
+        y = Einsum <equation = "bij,bjk,bkl->bil"> (a, u, v)
+    }"""
+
+
+@NEEDS_STOCK
+def test_a_product_of_three_operands_takes_no_more_than_is_said(tmp_path: Path) -> None:
+    """Its gradient began with two operands that share no index but the batch's: 62 MiB that were in no plan."""
+    model = onnx.parser.parse_model(CONTRACTION)
+    random = np.random.default_rng(0)
+    for name, shape in {"s": (1, 64, 64), "u": (1, 64, 64), "v": (1, 64, 32)}.items():
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+        )
+    onnx.save(model, tmp_path / "forward.onnx")
+    result = rewrite(tmp_path / "forward.onnx", device="host", target="stock", loss="mse", optimizer="adamw", train="*")
+    assert (
+        0 <= training_alone(result.process).peak_bytes - trained_alone_bytes(result, tmp_path, STOCK_PYTHON) <= 2 << 20
+    )

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from forward_models import parse, random
 
 import poet_onnx
-from poet_onnx.passes.einsum import indices_of
+from poet_onnx.graph.operators.einsum import indices_of
+from poet_onnx.passes.einsum import PairOperands
+from poet_onnx.passes.normalize import WriteShapes
 from poet_onnx.runtime import count_arena
 
 
@@ -46,3 +49,54 @@ def test_nothing_is_taken_outside_of_the_plan(tmp_path: Path) -> None:
     with count_arena() as counter:
         session.step(random(8, 32, 64), random(8, 32, 48))
         assert counter.statistics.unplanned == 0 < counter.statistics.planned
+
+
+CHAINS = [
+    ("bij,bjk,bkl->bil", [(2, 3, 4), (2, 4, 5), (2, 5, 2)]),
+    ("...ij,jk,...kl", [(2, 3, 4), (4, 5), (2, 5, 2)]),
+    ("i j, jK ,Kl -> l", [(2, 3), (3, 4), (4, 2)]),
+    ("ii,ij,jk->ik", [(3, 3), (3, 4), (4, 2)]),
+    ("ij,j,k,kl->il", [(2, 3), (3,), (4,), (4, 5)]),
+    ("i,j,k->", [(2,), (3,), (4,)]),
+    ("ab,ab,ab->ab", [(2, 3), (2, 3), (2, 3)]),
+    ("ab,bc,cd,de,ef,fg->ag", [(2, 3), (3, 4), (4, 2), (2, 5), (5, 3), (3, 2)]),
+]
+
+
+def chained(equation: str, shapes: list[tuple[int, ...]]) -> ir.Model:
+    """Return a model of one Einsum, as double numbers, with two operands at a time."""
+    names = "abcdefg"[: len(shapes)]
+    inputs = ", ".join(f"double{list(shape)} {name}" for name, shape in zip(names, shapes, strict=True))
+    result = list(np.einsum(equation, *map(np.zeros, shapes)).shape)
+    text = f'g ({inputs}) => (double{result} y) {{ y = Einsum <equation = "{equation}"> ({", ".join(names)}) }}'
+    model = parse(text, {})
+    assert PairOperands()(model).modified
+    assert not PairOperands()(model).modified
+    WriteShapes()(model)
+    return model
+
+
+@pytest.mark.parametrize(("equation", "shapes"), CHAINS)
+def test_a_chain_of_pairs_computes_what_the_whole_does(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    model = chained(equation, shapes)
+    assert [len(node.inputs) for node in model.graph] == [2] * (len(shapes) - 1)
+    operands = [random(*shape).astype(np.float64) for shape in shapes]
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, dict(zip("abcdefg", operands, strict=False)))
+    np.testing.assert_allclose(found, np.einsum(equation, *operands), rtol=1e-12, atol=1e-12)
+
+
+def test_no_product_on_the_way_is_larger_than_it_must_be() -> None:
+    """From left to right the first product has 16 times 8 rows of 16 times 4, of indices that are not common."""
+    model = chained("bil,bjk,bkl->bij", [(2, 16, 8), (2, 16, 4), (2, 4, 8)])
+    first, last = model.graph
+    assert (first.outputs[0].shape, last.outputs[0].shape) == ((2, 16, 4), (2, 16, 16))
+
+
+def test_training_and_evaluation_multiply_pairs_alone() -> None:
+    text = """g (float[2, 6, 5] x) => (float[2, 6, 3] y) {
+        h = Mul(x, s) y = Einsum <equation = "bij,bjk,bkl->bil"> (h, u, v) }"""
+    model = parse(text, {"s": random(2, 6, 5), "u": random(2, 5, 4), "v": random(2, 4, 3)})
+    made = poet_onnx.train_graph(model, loss="mse", train=["*"])
+    for graph in (made.training.graph, made.evaluation.graph):
+        assert {len(node.inputs) for node in graph if node.op_type == "Einsum"} == {2}

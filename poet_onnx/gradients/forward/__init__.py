@@ -14,6 +14,7 @@ from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.registry import gradient
 from poet_onnx.passes.casts import MergeCasts
+from poet_onnx.passes.einsum import PairOperands
 from poet_onnx.passes.expand import ExpandFunctions
 from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunctions, NameNodes, Normalization, WriteShapes
 
@@ -23,8 +24,8 @@ __all__ = ["prepare_forward"]
 def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     """Bring a forward model into the form that is differentiated, and return the numbers of its nodes.
 
-    Functions are inlined, shapes and constants folded; layer normalization and Gelu become one node each; nodes that do
-    nothing go; nodes whose gradients need more than their result return it.
+    Functions are inlined, shapes and constants folded; sums of products have two operands; layer normalization and Gelu
+    become one node each; nodes that do nothing go; nodes whose gradients need more than their result return it.
 
     Args:
         model: with its loss; changed in place.
@@ -38,6 +39,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     expand_recurrent(model, trained)
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
+    Normalization(PairOperands())(model)
     numbers = Numbers(graph)
     Normalization(FoldShapes(), MergeCasts())(model)
     fuse_layer_norm(model, numbers)

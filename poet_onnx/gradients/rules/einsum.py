@@ -6,33 +6,29 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.passes.einsum import indices_of
+from poet_onnx.graph.operators.einsum import indices_of, sizes_of
 
 
 @gradient_of("Einsum")
 def einsum(builder: GradientBuilder) -> None:
-    """Sum the products of the gradient and the other operands, by the indices that an operand has.
+    """Sum the products of the gradient and the other operand, if there is one, by the indices that an operand has.
 
     An index that an operand alone has, or along which it is repeated, is no index of what the others make of it: the
     gradient is repeated along the first, and summed along the second.
     """
     terms, result = _terms(builder)
-    sizes = {
-        letter: max(size for term, shape in terms for name, size in zip(term, shape, strict=True) if name == letter)
-        for letter in {letter for term, _ in terms for letter in term}
-    }
     for index, (own, shape) in enumerate(terms):
         if not builder.wants(index):
             continue
-        others = [place for place in range(len(terms)) if place != index]
-        known = set(result).union(*(terms[place][0] for place in others))
-        full = [name in known and size == sizes[name] for name, size in zip(own, shape, strict=True)]
+        inputs, known = [builder.gradient()], [(result, builder.shape(builder.output()))]
+        if len(terms) == 2:
+            inputs.append(builder.input(1 - index))
+            known.append(terms[1 - index])
+        sizes = sizes_of(*zip(*known, strict=True))
+        full = [sizes.get(name) == size for name, size in zip(own, shape, strict=True)]
         there = "".join(name for name, whole in zip(own, full, strict=True) if whole)
-        value = builder.gradient()
-        operands = ",".join([result, *(terms[place][0] for place in others)])
-        if operands != there:
-            inputs = [value, *(builder.input(place) for place in others)]
-            value = builder.op("Einsum", *inputs, equation=f"{operands}->{there}")
+        operands = ",".join(term for term, _ in known)
+        value = inputs[0] if operands == there else builder.op("Einsum", *inputs, equation=f"{operands}->{there}")
         builder.send(index, _repeat(builder, value, shape, full))
 
 

@@ -6,7 +6,7 @@ import math
 
 from poet_onnx.graph.operators.rules import broadcast, like, nothing, product, product_and_bias, times_tensors
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, OpSpec, elements, family
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, elements, family
 
 
 def _turned(shape: tuple[int, ...], swap_batch: bool, swap: bool) -> tuple[int, ...]:
@@ -55,40 +55,6 @@ def _descriptions(call: Call) -> int:
     return 112 * math.prod(call.output(0).shape[:-2])  # 88 are counted, up to 110 become resident
 
 
-_EINSUM_BUFFERS = 5
-
-
-def _einsum_buffers(call: Call) -> tuple[int, ...]:
-    """Return the copies of both operands whose axes are brought into one order, then for a product, and the product.
-
-    Known for two operands whose axes all differ and are summed only together; for others nothing is.
-    """
-    unknown = (0,) * _EINSUM_BUFFERS
-    terms, arrow, output = str(call.attributes.get("equation", "")).replace(" ", "").partition("->")
-    operands = terms.split(",")
-    if not arrow or "." in terms or len(operands) != 2 or any(len(set(term)) < len(term) for term in operands):
-        return unknown
-    shapes = [call.input(index).shape for index in (0, 1)]
-    if [len(term) for term in operands] != [len(shape) for shape in shapes]:
-        return unknown
-    axes = list(dict.fromkeys("".join(operands)))
-    sizes = dict(zip("".join(operands), (*shapes[0], *shapes[1]), strict=True))
-    groups: dict[str, list[str]] = {"both": [], "left": [], "summed": [], "right": []}
-    for name in axes:
-        owners = [name in term and sizes[name] > 1 for term in operands]
-        if name not in output and any(owners) and not all(owners):
-            return unknown
-        kind = "summed" if name not in output else "both" if all(owners) else "left" if owners[0] else "right"
-        groups[kind].append(name)
-    left = [*groups["both"], *groups["left"], *groups["summed"], *groups["right"]]
-    right = [*groups["both"], *groups["summed"], *groups["right"], *groups["left"]]
-    first, second = (call.input(index).size_bytes for index in (0, 1))
-    copied = [sorted(term, key=axes.index) != list(term) for term in operands]
-    sizes_bytes = (first, second, first, second)
-    is_made = (*copied, left != axes, right != axes)
-    return (*(size if made else 0 for size, made in zip(sizes_bytes, is_made, strict=True)), call.output(0).size_bytes)
-
-
 SPECS = [
     OpSpec("MatMul", work=product(_flops), workspace=nothing, heap=_descriptions),
     OpSpec("Gemm", work=product_and_bias(_flops), workspace=nothing),
@@ -103,12 +69,6 @@ SPECS = [
     ),
     OpSpec("Inverse", MICROSOFT_DOMAIN, shape=like(0), workspace=nothing),
     OpSpec("Det", workspace=nothing),
-    OpSpec(
-        "Einsum",
-        estimate=times_tensors(2),
-        allocation_order=(*[BUFFER] * _EINSUM_BUFFERS, 0),  # einsum_typed_compute_processor.cc
-        buffers=_einsum_buffers,
-    ),
     OpSpec("MatMulInteger", workspace=nothing),
     OpSpec("QLinearMatMul", workspace=_int32_product),
     *family("MatMulIntegerToFloat QGemm CDist", MICROSOFT_DOMAIN, workspace=nothing),

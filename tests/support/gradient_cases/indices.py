@@ -15,7 +15,7 @@ PAIRS = np.array([[0, 2], [1, 0]], np.int64)
 
 
 def _einsum(equation: str, *shapes: tuple[int, ...]) -> Case:
-    names = "abcd"[: len(shapes)]
+    names = "abcdef"[: len(shapes)]
     return Case(
         f"Einsum {equation} of {shapes}",
         f'y = Einsum <equation = "{equation}"> ({", ".join(names)})',
@@ -141,4 +141,14 @@ CASES = [
     _einsum("...i,ij->...j", (2, 3, 4), (4, 5)),
     _einsum("ij,jk,kl->il", (2, 3), (3, 4), (4, 2)),
     _einsum("bi,bj,bk->bijk", (2, 2), (2, 3), (2, 4)),
+    _einsum("bij,bjk,bkl->bil", (2, 3, 4), (2, 4, 5), (2, 5, 2)),
+    _einsum("bil,bjk,bkl->bij", (2, 3, 2), (2, 4, 5), (2, 5, 2)),
+    _einsum("ij,jk,kl,lm,mn->in", (2, 3), (3, 4), (4, 2), (2, 5), (5, 3)),
+    _einsum("ij,jk,kl,lm,mn,no->io", (2, 3), (3, 4), (4, 2), (2, 5), (5, 3), (3, 2)),
+    _einsum("ab,cd,ae->bd", (2, 3), (4, 5), (2, 6)),
+    _einsum("...ij,jk,...kl", (2, 3, 4), (4, 5), (2, 5, 2)),
+    _einsum("...ij,...jk,kl->...il", (3, 3, 4), (1, 4, 5), (5, 2)),
+    _einsum("ij,jK,Kl->il", (2, 3), (3, 4), (4, 2)),
+    _einsum("i,i,i->", (3,), (3,), (3,)),
+    _einsum("i,j,k->", (3,), (4,), (2,)),
 ]
