@@ -40,3 +40,18 @@ def test_only_whole_rows_that_nobody_else_reads_stand_for_a_softmax(choice: str,
     np.testing.assert_allclose(gradients["w"], w.grad.numpy(), rtol=1e-5, atol=1e-7)
     (made_by,) = (node for node in made.training.graph if node.op_type == "SoftmaxGrad_13")
     assert (made_by.inputs[1] is not None and made_by.inputs[1].name != "s") == is_guarded
+
+
+def test_rows_that_where_repeats_do_not_stand_for_a_softmax() -> None:
+    kept = np.array([[[True], [False], [True]], [[False], [True], [True]]])
+    arrays = {"w": random(5, 4), "zero": np.zeros((), np.float32), "kept": kept}
+    text = """g (float[3, 5] x) => (float[2, 3, 4] p) {
+        m = MatMul(x, w) s = Softmax <axis = -1> (m) p = Where(kept, s, zero) }"""
+    made = poet_onnx.train_graph(parse(text, arrays), loss="mse", train=("w",))
+    x, labels = random(3, 5), random(2, 3, 4)
+    _, gradients = step(made, x=x, target=labels)
+    w = torch.tensor(arrays["w"], requires_grad=True)
+    p = torch.where(torch.from_numpy(kept), (torch.from_numpy(x) @ w).softmax(-1), torch.zeros(()))
+    functional.mse_loss(p, torch.from_numpy(labels)).backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(gradients["w"], w.grad.numpy(), rtol=1e-5, atol=1e-7)

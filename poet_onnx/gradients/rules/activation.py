@@ -46,14 +46,13 @@ def _without_masked_rows(builder: GradientBuilder, axis: int) -> ir.Value:
     choice = next(iter(readers - tests), None)
     if len(readers - tests) != 1 or choice is None or choice.op_type != "Where" or read.is_graph_output():
         return made
-    condition, sizes = choice.inputs[0], builder.shape(made)
-    if condition is None:
+    condition, chosen, sizes = choice.inputs[0], choice.outputs[0], builder.shape(made)
+    if condition is None or builder.shape(chosen) != sizes:  # it repeats the softmax
         return made
     rows = (1,) * len(sizes) + builder.shape(condition)
     is_whole = condition.producer() in tests or rows[axis % len(sizes) - len(sizes)] == 1
     if not is_whole:
         return made
-    chosen = choice.outputs[0]
     return chosen if read.dtype == made.dtype else builder.op("Cast", chosen, to=int(made.dtype or 0))
 
 
