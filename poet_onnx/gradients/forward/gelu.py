@@ -16,6 +16,7 @@ from poet_onnx.gradients.forward.patterns import (
     other_input,
     readers,
     require,
+    require_same_shape,
 )
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
@@ -25,12 +26,13 @@ from poet_onnx.passes.node_builder import replace_nodes
 
 def fuse_gelu(model: ir.Model, numbers: Numbers) -> None:
     """Replace x / sqrt(2), erf, + 1, * x, / 2 by Gelu, and a sum with a vector before it by BiasGelu."""
-    fused = []
+    fused, inferred = [], infer(model)
     for node in numbers.visit():
         if not is_op(node, "Div", "Mul"):
             continue
         try:
             source, nodes = _match(node)
+            require_same_shape(source, nodes[-1].outputs[0], inferred)
         except NoMatchError:
             continue
         gelu = ir.Node(MICROSOFT_DOMAIN, "Gelu", [source], num_outputs=1, name=f"{nodes[-1].name}/Gelu")
@@ -40,7 +42,6 @@ def fuse_gelu(model: ir.Model, numbers: Numbers) -> None:
     if not fused:
         return
     model.opset_imports.setdefault(MICROSOFT_DOMAIN, 1)
-    inferred = infer(model)
     for gelu in fused:
         _take_bias(model.graph, gelu, numbers, inferred)
 

@@ -18,6 +18,7 @@ from poet_onnx.gradients.forward.patterns import (
     other_input,
     readers,
     require,
+    require_same_shape,
 )
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.shapes import Inferred, infer
@@ -90,6 +91,7 @@ def _match(mean: ir.Node, inferred: Inferred) -> _Match:
     axis, shape = _axis(mean, inferred), inferred.types[source.name or ""].shape
     require(axis == _axis(variance, inferred))
     require(all(inferred.types[value.name or ""].shape == shape[axis:] for value in (scale, bias)))
+    require_same_shape(source, biased.outputs[0], inferred)
     nodes = (mean, difference, square, variance, shifted, root, quotient, scaled, biased)
     return _Match(nodes, (source, scale, bias), axis - len(shape), epsilon)
 

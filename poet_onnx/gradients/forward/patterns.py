@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.shapes import Inferred
 
 TOLERANCE = 1e-6
 """How far a constant may be from the number that a pattern has, relative to it."""
@@ -19,6 +20,11 @@ def require(condition: bool) -> None:
     """Give up a match unless something holds."""
     if not condition:
         raise NoMatchError
+
+
+def require_same_shape(source: ir.Value, result: ir.Value, inferred: Inferred) -> None:
+    """Give up a match whose result has another shape than its argument: a constant of more dimensions adds some."""
+    require(inferred.types[source.name or ""].shape == inferred.types[result.name or ""].shape)
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
