@@ -27,6 +27,7 @@ from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.lost_dropout import check_drops
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
 from poet_onnx.torch.plain_dropout import with_plain_dropouts
+from poet_onnx.torch.rewritten import with_rewritten_functions
 from poet_onnx.torch.shared_norms import refuse_shared_norms
 from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
@@ -75,7 +76,8 @@ def trace(
     @contextlib.contextmanager
     def within() -> Iterator[None]:
         plain = with_plain_dropouts(module, in_place=exporter == "dynamo")
-        with marked(), plain, recorded_drops(module, drops), watched(decided), watched_draws(drawn):
+        written = with_rewritten_functions()
+        with marked(), plain, written, recorded_drops(module, drops), watched(decided), watched_draws(drawn):
             yield
 
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
