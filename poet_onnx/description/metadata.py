@@ -59,6 +59,9 @@ UNBIASED_KEY = "poet.unbiased_variance"
 STOPS_GRADIENT = "poet.stop_gradient"
 """Key of the metadata of a node through which no gradient flows, whatever its operator."""
 
+TORCH_CALL = "poet.torch_call"
+"""Key of the metadata of a node that name the operator of torch, and its overload, that it was written for."""
+
 OWN_PREFIX = "poet/"
 """Names of what training keeps besides parameters begin so: of inputs, and of tensors in a checkpoint."""
 

@@ -31,6 +31,7 @@ from poet_onnx.torch.rewritten import with_rewritten_functions
 from poet_onnx.torch.shared_norms import refuse_shared_norms
 from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
+from poet_onnx.torch.ties import legacy_names, name_calls, with_named_calls
 from poet_onnx.torch.untouched import untouched
 from poet_onnx.torch.zero_biases import drop_zero_biases
 
@@ -76,8 +77,16 @@ def trace(
     @contextlib.contextmanager
     def within() -> Iterator[None]:
         plain = with_plain_dropouts(module, in_place=exporter == "dynamo")
-        written = with_rewritten_functions()
-        with marked(), plain, written, recorded_drops(module, drops), watched(decided), watched_draws(drawn):
+        named = with_named_calls() if exporter == "legacy" else contextlib.nullcontext()
+        with (
+            marked(),
+            named,
+            plain,
+            with_rewritten_functions(),
+            recorded_drops(module, drops),
+            watched(decided),
+            watched_draws(drawn),
+        ):
             yield
 
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
@@ -93,6 +102,7 @@ def trace(
     _warn_of_buffers(module, moved)
     for node in model.graph:
         leave_scope(node, CHILD)
+    name_calls(model)
     check_drops(model, drops, module, example_inputs)
     mark_stops(model)
     mark_embeddings(model, module)
@@ -151,6 +161,7 @@ def _legacy(call: Call, opset: int) -> ir.Model:
     import torch
 
     legacy_symbol()
+    legacy_names()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "forward.onnx")
         torch.onnx.export(

@@ -10,6 +10,7 @@ from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.forward.elimination import is_for_inference
 from poet_onnx.gradients.forward.patterns import number
 from poet_onnx.gradients.registry import gradient_of, without_gradient
+from poet_onnx.gradients.torch_calls import is_clamp, is_even, is_open
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 without_gradient(
@@ -103,13 +104,15 @@ _RELU6 = (0.0, 6.0)
 
 @gradient_of("Clip", stops=(1, 2))
 def clip(builder: GradientBuilder) -> None:
-    """Let the gradient pass where the input lies between the limits, ends included but for those of ReLU6.
+    """Let the gradient pass where the input lies between the limits, ends included or not as the function of torch.
 
-    torch's `clamp` and `relu6`, and those of other frameworks, differ there, and exporters write both as Clip.
+    Exporters write `clamp`, `hardtanh` and `relu6` as Clip. Where they do not say which it was, 0 and 6 are ReLU6's,
+    whose ends have no gradient, in torch as in other frameworks.
     """
     source = builder.input(0)
     is_relu6 = all(builder.has(index) for index in (1, 2)) and tuple(map(number, builder.node.inputs[1:3])) == _RELU6
-    above, below = ("Greater", "Less") if is_relu6 else ("GreaterOrEqual", "LessOrEqual")
+    has_no_ends = is_open(builder.node) or (is_relu6 and not is_clamp(builder.node))
+    above, below = ("Greater", "Less") if has_no_ends else ("GreaterOrEqual", "LessOrEqual")
     masks = []
     if builder.has(1):
         masks.append(builder.op(above, source, builder.input(1)))
@@ -150,11 +153,15 @@ def dropout(builder: GradientBuilder) -> None:
 def extreme(builder: GradientBuilder) -> None:
     """Send the gradient to the operand that was chosen; operands that tie share it evenly, as in torch.
 
-    A constant number is a bound, as of `clamp`: what reaches it has the whole gradient.
+    A constant number is a bound, as of `clamp`, if torch's exporter does not say that it is an operand of `maximum`:
+    what reaches it has the whole gradient. So has what reaches a tensor that is a bound of `clamp`.
     """
     y, gradient = builder.output(), builder.gradient()
+    if is_clamp(builder.node) and len(builder.node.inputs) == 2:
+        _clamp(builder)
+        return
     bounded = [i for i, each in enumerate(builder.node.inputs) if builder.wants(i) or number(each) is None]
-    if len(builder.node.inputs) == 2 and len(bounded) == 1:
+    if len(builder.node.inputs) == 2 and len(bounded) == 1 and not is_even(builder.node):
         reached = builder.as_real(builder.op("Equal", builder.input(bounded[0]), y), y)
         builder.send(bounded[0], builder.reduced(builder.op("Mul", gradient, reached), bounded[0]))
         return
@@ -166,6 +173,14 @@ def extreme(builder: GradientBuilder) -> None:
     for index, mask in enumerate(chosen):
         if builder.wants(index):
             builder.send(index, builder.reduced(builder.op("Mul", share, mask), index))
+
+
+def _clamp(builder: GradientBuilder) -> None:
+    """Send the gradient to the first operand, or to the second, the bound, where the first lies beyond it."""
+    is_kept, zero = builder.op("Equal", builder.input(0), builder.output()), builder.number(0, builder.output())
+    for index, branches in ((0, (builder.gradient(), zero)), (1, (zero, builder.gradient()))):
+        if builder.wants(index):
+            builder.send(index, builder.reduced(builder.op("Where", is_kept, *branches), index))
 
 
 @gradient_of("Mean")

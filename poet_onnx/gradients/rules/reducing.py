@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.gradients.rules.reduction import reduced_axes
+from poet_onnx.gradients.torch_calls import is_of_first
 
 
 def _axes(builder: GradientBuilder) -> list[int]:
@@ -44,11 +46,24 @@ def _with_slopes(*op_types: str) -> Callable[[Callable[[GradientBuilder, ir.Valu
 
 @gradient_of("ReduceMax", "ReduceMin", stops=(1,))
 def extreme(builder: GradientBuilder) -> None:
-    """Share the gradient among the elements that are the extreme."""
+    """Share the gradient among the elements that are the extreme; one of torch's `max(dim)` goes to the first."""
     x, axes = builder.input(0), _axes(builder)
+    if is_of_first(builder.node) and len(axes) == 1:
+        chosen = builder.as_real(_is_first(builder, axes[0]), x)
+        builder.send(0, builder.op("Mul", chosen, _kept(builder, axes, builder.gradient())))
+        return
     chosen = builder.as_real(builder.op("Equal", x, _kept(builder, axes, builder.output())), x)
     share = builder.op("Div", _kept(builder, axes, builder.gradient()), builder.reduce_sum(chosen, axes, keep=True))
     builder.send(0, builder.op("Mul", chosen, share))
+
+
+def _is_first(builder: GradientBuilder, axis: int) -> ir.Value:
+    """Return where the first of the extremes along an axis is."""
+    x = builder.input(0)
+    shape = [size if each == axis else 1 for each, size in enumerate(builder.shape(x))]
+    op_type = "ArgMax" if builder.node.op_type == "ReduceMax" else "ArgMin"
+    places = builder.constant(np.arange(shape[axis], dtype=np.int64).reshape(shape))
+    return builder.op("Equal", builder.op(op_type, x, axis=axis, keepdims=1), places)
 
 
 @gradient_of("ReduceProd", stops=(1,))
