@@ -28,6 +28,7 @@ from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
+from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
@@ -189,6 +190,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         quantize_frozen(forward, options.quantize, chosen.trained, warn)
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), PairOperands())(forward)
+    say_sizes(forward)
     masks_as_dropout(forward)
     warn_of_draws(forward.graph, warn)
     name = add_loss(forward, wanted, warn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -9,6 +11,8 @@ import pytest
 from forward_models import random, step
 
 import poet_onnx
+from poet_onnx.errors import InputError
+from poet_onnx.runtime import count_arena
 
 SIZE = 8
 WAYS = {
@@ -49,3 +53,34 @@ def test_gradients_are_of_what_onnxruntime_computes(way: str) -> None:
     assert loss == pytest.approx(float(np.mean(np.square(y))), rel=1e-5)
     expected = 2 / y.size * (rows @ y.ravel().astype(np.float64)).reshape(x.shape) * x
     np.testing.assert_allclose(found["weight"], expected, atol=2e-6 * np.abs(expected).max())
+
+
+def rounded(opset: int, scales: list[float], shape: str) -> onnx.ModelProto:
+    """Return a model that resizes 5 rows and 10 columns."""
+    given = "scales" if opset == 10 else ", scales"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}]> net (float[1,1,5,10] x) => (float[1,1,{shape}] y)'
+        f' {{ h = Mul (x, weight) y = Resize <mode = "linear"> (h, {given}) }}'
+    )
+    arrays = {"weight": np.ones((1, 1, 5, 10), np.float32), "scales": np.array([1, 1, *scales], np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model
+
+
+@pytest.mark.parametrize("opset", [10, 13, 19])
+def test_a_size_is_rounded_down_after_a_product_in_single_precision(opset: int, tmp_path: Path) -> None:
+    """2.6 is a little less: its product with 5 is 13, where ONNX infers 12."""
+    model, x = rounded(opset, [2.6, 1.3], "13,13"), random(1, 1, 5, 10)
+    (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    path = tmp_path / "net.onnx"
+    poet_onnx.rewrite(model, loss="mse", device="host", target="stock", optimizer="sgd", train=["weight"]).save(path)
+    session = poet_onnx.TrainingSession(path, path.with_suffix(".safetensors"), eval_model=tmp_path / "net.eval.onnx")
+    with count_arena() as counter:
+        loss = session.step(x, np.zeros_like(y))
+        assert counter.statistics.unplanned == 0 < counter.statistics.planned
+    assert loss == pytest.approx(float(np.mean(np.square(y))), rel=1e-5)
+
+
+def test_a_scale_that_is_no_quotient_of_sizes_is_refused_where_the_sizes_are_in_doubt() -> None:
+    with pytest.raises(InputError, match=r"makes \[1, 1, 13, 17\] of \[1, 1, 5, 10\] .* export it with sizes"):
+        poet_onnx.train_graph(rounded(19, [2.6, 1.75], "13,17"), loss="mse", train="weight")

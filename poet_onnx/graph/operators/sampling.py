@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from poet_onnx.graph.operators.rules import like, nothing, per_output, times_tensors, with_mask
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, family
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, Types, family
 
 
 def _resize(call: Call) -> int:
@@ -43,7 +46,20 @@ def _transformed(call: Call) -> int:
     return 8 * length if length & (length - 1) == 0 else 5 * 8 * (1 << (2 * length - 1).bit_length())
 
 
-_ANTIALIASED = OpSpec("Resize", work=per_output(8), estimate=times_tensors(2))
+def _by_scales(context: ShapeContext, types: Types) -> Types:
+    """Return the type of what known scales make: ONNX Runtime multiplies in single precision, and rounds down then."""
+    index = 2 if len(context.types) > 2 else 1
+    scales = context.values[index] if context.has(index) else None
+    if scales is None or not scales.size:
+        return types
+    x = context.type(0)
+    shape = list(x.shape)
+    for axis, scale in zip(context.attributes.get("axes") or range(len(shape)), scales, strict=True):
+        shape[axis] = int(np.float32(scale) * np.float32(shape[axis]))
+    return [TensorType(x.dtype, tuple(shape))]
+
+
+_ANTIALIASED = OpSpec("Resize", corrected=_by_scales, work=per_output(8), estimate=times_tensors(2))
 
 
 def _antialiased(attributes: Mapping[str, Any]) -> OpSpec | None:
@@ -52,8 +68,15 @@ def _antialiased(attributes: Mapping[str, Any]) -> OpSpec | None:
 
 
 SPECS = [
-    OpSpec("Resize", work=per_output(8), workspace=_resize, heap=_cubic_cache, variant=_antialiased),
-    OpSpec("Upsample", workspace=_resize),
+    OpSpec(
+        "Resize",
+        corrected=_by_scales,
+        work=per_output(8),
+        workspace=_resize,
+        heap=_cubic_cache,
+        variant=_antialiased,
+    ),
+    OpSpec("Upsample", corrected=_by_scales, workspace=_resize),
     OpSpec("ResizeGrad", MICROSOFT_DOMAIN, cpu_kernel=False),
     OpSpec("AffineGrid", workspace=nothing, heap=_grid_points),
     *family("RoiAlign NonMaxSuppression", workspace=nothing),

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators.shape_context import Array, Rule, ShapeContext
+from poet_onnx.graph.operators.shape_context import Array, Rule, ShapeContext, TensorType
 from poet_onnx.graph.training_graph import Node, Tensor, TrainingGraph
 
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -151,6 +151,7 @@ def as_large_as_tensors(call: Call) -> int:
     return call.read_bytes + call.written_bytes
 
 
+Types: TypeAlias = Sequence[TensorType | None]
 Check: TypeAlias = Callable[[ShapeContext], None]
 WorkRule: TypeAlias = Callable[[Call], Work]
 StorageRule: TypeAlias = Callable[[Call], StorageWork]
@@ -203,6 +204,7 @@ class OpSpec:
             runs (rule S6 of ops/session_model/session_model.h); None where it needs all.
         reset_input: of an accumulator of gradients, the input that says whether to start anew.
         shape: types of its outputs; None where ONNX infers them or only the model declares them.
+        corrected: types of its outputs where ONNX Runtime makes others than ONNX infers, which it is given.
         check: raises RuleError for inputs that contradict each other, which the kernel would not notice.
         value: values of its outputs, from inputs that are all small constants: exact ones only.
         value_of_shapes: values of its outputs that depend on the inputs' shapes alone, None for the others.
@@ -234,6 +236,7 @@ class OpSpec:
     optional_outputs: int | None = None
     reset_input: int | None = None
     shape: Rule | None = None
+    corrected: Callable[[ShapeContext, Types], Types] | None = None
     check: Check | None = None
     value: Evaluator | None = None
     value_of_shapes: Callable[[ShapeContext], Sequence[Array | None]] | None = None

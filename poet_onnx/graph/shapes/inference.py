@@ -246,6 +246,7 @@ class _Inference:
                     types = rule(context)
                 elif schema is not None:
                     types = self._like_others(node, context, schema)
+                    types = types if spec.corrected is None else spec.corrected(context, types)
                 else:
                     types = context.declared
         except RuleError as problem:
