@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.einsum import indices_of, sizes_of
 from poet_onnx.graph.shapes import infer
-from poet_onnx.passes.node_builder import replace_nodes
+from poet_onnx.passes.node_builder import initializer, replace_nodes
 
 MOST_TRIED = 5
 """Operands of which all orders are tried, 180; of more, each step takes the two whose product is smallest."""
@@ -38,6 +39,32 @@ class NameIndices(InPlacePass):
         return PassResult(model, modified=modified)
 
 
+class SqueezeOperands(InPlacePass):
+    """Take dimensions of size 1 from operands of Einsum that are repeated along them: their index goes.
+
+    ONNX infers a size of 1 for an index that the first operand has so, and ONNX Runtime then plans no memory for the
+    result.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Put a Reshape before such operands."""
+        found = _einsums(model.graph, 2)
+        types = infer(model).types if found else {}
+        modified = False
+        for node in found:
+            shapes = [types[value.name or ""].shape for value in node.inputs if value is not None]
+            terms, result = indices_of(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
+            sizes = sizes_of(terms, shapes)
+            for index, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+                whole = [axis for axis, letter in enumerate(term) if shape[axis] == sizes[letter]]
+                if len(whole) < len(term):
+                    terms[index] = "".join(term[axis] for axis in whole)
+                    _squeeze(model.graph, node, index, [shape[axis] for axis in whole])
+                    modified = True
+                    node.attributes["equation"] = ir.AttrString("equation", f"{','.join(terms)}->{result}")
+        return PassResult(model, modified=modified)
+
+
 class PairOperands(InPlacePass):
     """Write an Einsum of several operands as a chain of Einsums of two.
 
@@ -47,16 +74,31 @@ class PairOperands(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         """Write the chains."""
-        found = [
-            node
-            for node in model.graph
-            if node.op_type == "Einsum" and node.domain in ONNX_DOMAINS and len(node.inputs) > 2
-        ]
+        found = _einsums(model.graph, 3)
         types = infer(model).types if found else {}
         for node in found:
             shapes = [types[value.name or ""].shape for value in node.inputs if value is not None]
             replace_nodes(model.graph, [node], _chain(node, shapes), [node.outputs[0]])
         return PassResult(model, modified=bool(found))
+
+
+def _einsums(graph: ir.Graph, operands: int) -> list[ir.Node]:
+    """Return the Einsums of so many operands or more."""
+    return [
+        node
+        for node in graph
+        if node.op_type == "Einsum" and node.domain in ONNX_DOMAINS and len(node.inputs) >= operands
+    ]
+
+
+def _squeeze(graph: ir.Graph, node: ir.Node, index: int, sizes: Sequence[int]) -> None:
+    """Let a node read an operand without some dimensions of size 1."""
+    name = f"{node.name}/squeezed_{index}"
+    shape = initializer(graph, f"{name}/shape", np.array(sizes, np.int64))
+    view = ir.Node("", "Reshape", [node.inputs[index], shape], num_outputs=1, name=name)
+    view.outputs[0].name = name
+    graph.insert_before(node, view)
+    node.replace_input_with(index, view.outputs[0])
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import infer
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
-from poet_onnx.passes.einsum import NameIndices, PairOperands
+from poet_onnx.passes.einsum import NameIndices, PairOperands, SqueezeOperands
 from poet_onnx.passes.fused.fuse import fuse_gradients, fuse_layers
 from poet_onnx.passes.generation.forward_only import is_for_generation
 from poet_onnx.passes.lowering.builder import list_nodes
@@ -189,7 +189,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     if options.quantize is not None:
         quantize_frozen(forward, options.quantize, chosen.trained, warn)
     fix = [FixDims(dims)] if dims else []
-    Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), PairOperands())(forward)
+    Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), SqueezeOperands(), PairOperands())(forward)
     say_sizes(forward)
     masks_as_dropout(forward)
     warn_of_draws(forward.graph, warn)

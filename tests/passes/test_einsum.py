@@ -51,6 +51,20 @@ def test_nothing_is_taken_outside_of_the_plan(tmp_path: Path) -> None:
         assert counter.statistics.unplanned == 0 < counter.statistics.planned
 
 
+def test_an_operand_that_is_repeated_has_its_result_in_the_plan(tmp_path: Path) -> None:
+    """ONNX infers the sizes of the first operand."""
+    text = """g (float[1, 64] x) => (float[32, 64] y) {
+        h = Mul(x, s) p = Einsum <equation = "ij,ij->ij"> (h, w) y = Tanh(p) }"""
+    path, model = tmp_path / "net.onnx", parse(text, {"s": random(1, 64), "w": random(32, 64)})
+    poet_onnx.rewrite(model, loss="mse", device="a72", target="stock", optimizer="sgd", train="*").save(path)
+    session = poet_onnx.TrainingSession(path, path.with_suffix(".safetensors"))
+    x, target, w = random(1, 64), random(32, 64), random(32, 64)
+    with count_arena() as counter:
+        loss = session.step(x, target)
+        assert counter.statistics.unplanned == 0 < counter.statistics.planned
+    assert loss == pytest.approx(np.mean(np.square(np.tanh(x * random(1, 64) * w) - target)), rel=1e-5)
+
+
 CHAINS = [
     ("bij,bjk,bkl->bil", [(2, 3, 4), (2, 4, 5), (2, 5, 2)]),
     ("...ij,jk,...kl", [(2, 3, 4), (4, 5), (2, 5, 2)]),

@@ -14,7 +14,7 @@ from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.registry import gradient
 from poet_onnx.passes.casts import MergeCasts
-from poet_onnx.passes.einsum import PairOperands
+from poet_onnx.passes.einsum import PairOperands, SqueezeOperands
 from poet_onnx.passes.expand import ExpandFunctions
 from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunctions, NameNodes, Normalization, WriteShapes
 
@@ -39,7 +39,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     expand_recurrent(model, trained)
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
-    Normalization(PairOperands())(model)
+    Normalization(SqueezeOperands(), PairOperands())(model)
     numbers = Numbers(graph)
     Normalization(FoldShapes(), MergeCasts())(model)
     fuse_layer_norm(model, numbers)

@@ -8,7 +8,8 @@ from itertools import pairwise
 from string import ascii_letters
 
 from poet_onnx.graph.operators.rules import shape_bytes
-from poet_onnx.graph.operators.spec import BUFFER, Call, OpSpec
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
+from poet_onnx.graph.operators.spec import BUFFER, Call, OpSpec, Types
 
 
 def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -96,9 +97,18 @@ def _estimate(call: Call) -> int:
     return copied_bytes + 2 * shape_bytes((most,), call.input(0))
 
 
+def _repeating(context: ShapeContext, types: Types) -> Types:
+    """Return the type of the result, of whose sizes ONNX infers those of the first operand that has an index."""
+    shapes = [context.type(index).shape for index in range(len(context.types))]
+    terms, result = indices_of(context.attributes["equation"], [len(shape) for shape in shapes])
+    sizes = sizes_of(terms, shapes)
+    return [TensorType(context.type(0).dtype, tuple(sizes[letter] for letter in result))]
+
+
 SPECS = [
     OpSpec(
         "Einsum",
+        corrected=_repeating,
         estimate=_estimate,
         allocation_order=(*[BUFFER] * _EINSUM_BUFFERS, 0),  # einsum_typed_compute_processor.cc
         buffers=_einsum_buffers,
