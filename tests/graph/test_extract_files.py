@@ -39,6 +39,17 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         assert "not an ONNX model" in sentence(tmp_path / name)
 
 
+def test_sparse_initializers_are_refused_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = onnx.parser.parse_model(HEAD + TINY)
+    values = onnx.numpy_helper.from_array(np.ones(2, np.float32), "pruned")
+    places = onnx.numpy_helper.from_array(np.array([0, 3]), "places")
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [2, 2]))
+    onnx.save(model, tmp_path / "sparse.onnx")
+    with pytest.raises(InputError, match=r"sparse initializers \('pruned'\), .*: write them as dense ones"):
+        load_model(tmp_path / "sparse.onnx")
+    assert capfd.readouterr().err == ""
+
+
 def test_a_file_truncated_anywhere_is_refused(tmp_path: Path, model_path: Callable[..., Path]) -> None:
     content = model_path("mlp-mse", batch=4).read_bytes()
     cut = tmp_path / "cut.onnx"

@@ -20,6 +20,7 @@ MOST_NODES = 1_000_000
 """Nodes of a model whose functions are put in the place of their calls: functions of functions can make any number."""
 
 _MOST_LEVELS = 32
+_MOST_SHOWN = 6
 _MOST_DIMS = 32  # of an array in every version of numpy
 _MOST_ELEMENTS = 2**60
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -53,7 +54,8 @@ def check_proto(proto: onnx.ModelProto) -> None:
     """Check what onnx_ir does not tell: what is said twice, of which it believes the last, and depth.
 
     Raises:
-        InputError: two initializers of one name in a graph, two operator sets of one domain, too many graphs in graphs.
+        InputError: sparse initializers, two initializers of one name in a graph, two operator sets of one domain, too
+            many graphs in graphs.
     """
     versions: dict[str, int] = {}
     for operators in proto.opset_import:
@@ -76,6 +78,12 @@ def _check_initializers(graph: onnx.GraphProto, level: int = 0) -> None:
         if tensor.name in names:
             raise InputError(f"The model has two initializers {tensor.name!r}: export the model again.")
         names.add(tensor.name)
+    if graph.sparse_initializer:
+        shown = ", ".join(repr(tensor.values.name) for tensor in graph.sparse_initializer[:_MOST_SHOWN])
+        raise InputError(
+            f"The model has sparse initializers ({shown}), which cannot be trained or planned:"
+            " write them as dense ones, or export the model again without pruning them."
+        )
     _check_initializers_in(graph.node, level)
 
 
