@@ -26,6 +26,7 @@ from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
+from poet_onnx.gradients.forward.layer_norm import repeat_scales
 from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
@@ -191,6 +192,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), SqueezeOperands(), PairOperands())(forward)
     say_sizes(forward)
+    repeat_scales(forward)
     masks_as_dropout(forward)
     warn_of_draws(forward.graph, warn)
     name = add_loss(forward, wanted, warn)

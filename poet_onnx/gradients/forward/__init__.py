@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.forward.elimination import drop_idle_nodes
 from poet_onnx.gradients.forward.gelu import fuse_gelu
-from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm
+from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm, repeat_scales
 from poet_onnx.gradients.forward.recurrent import expand_recurrent
 from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
@@ -40,6 +40,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
     Normalization(SqueezeOperands(), PairOperands())(model)
+    repeat_scales(model)
     numbers = Numbers(graph)
     Normalization(FoldShapes(), MergeCasts())(model)
     fuse_layer_norm(model, numbers)

@@ -1,10 +1,12 @@
-"""Layer normalization, which exporters write as nine nodes before opset 17, as one node."""
+"""Layer normalization, which exporters write as nine nodes before opset 17, as one node with a whole scale and bias."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.forward.patterns import (
@@ -22,7 +24,7 @@ from poet_onnx.gradients.forward.patterns import (
 )
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.shapes import Inferred, infer
-from poet_onnx.passes.node_builder import replace_nodes
+from poet_onnx.passes.node_builder import initializer, replace_nodes
 
 LARGEST_EPSILON = 1e-2
 """A larger number under the root is no guard against zero."""
@@ -67,6 +69,26 @@ def fuse_layer_norm(model: ir.Model, numbers: Numbers) -> None:
         fused.outputs[1].name, fused.outputs[2].name = f"{last.name}_saved_mean", f"{last.name}_saved_inv_std_var"
         replace_nodes(model.graph, found.nodes, [fused], [last])
         numbers.add(fused)
+
+
+def repeat_scales(model: ir.Model) -> None:
+    """Write out scales and biases of LayerNormalization that are repeated: its gradient takes whole ones."""
+    inferred: Inferred | None = None
+    for node in model.graph:
+        if not is_op(node, "LayerNormalization"):
+            continue
+        inferred = inferred or infer(model)
+        shape = inferred.types[first_input(node).name or ""].shape
+        normalized = shape[node.attributes.get_int("axis", -1) % len(shape) :]
+        for index, value in enumerate(node.inputs[1:], start=1):
+            if value is None or inferred.types[value.name or ""].elements == math.prod(normalized):
+                continue
+            name = f"{node.name}/repeated_{index}"
+            sizes = initializer(model.graph, f"{name}/shape", np.array(normalized, np.int64))
+            whole = ir.Node("", "Expand", [value, sizes], num_outputs=1, name=name)
+            whole.outputs[0].name = name
+            model.graph.insert_before(node, whole)
+            node.replace_input_with(index, whole.outputs[0])
 
 
 def _match(mean: ir.Node, inferred: Inferred) -> _Match:

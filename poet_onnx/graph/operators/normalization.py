@@ -11,7 +11,16 @@ import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
-from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_input, per_output, shape_bytes
+from poet_onnx.graph.operators.rules import (
+    FLOAT,
+    broadcast,
+    input_copy,
+    like,
+    nothing,
+    per_input,
+    per_output,
+    shape_bytes,
+)
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
 
@@ -84,6 +93,17 @@ def _rows(data: int, per_column: Sequence[int], per_row: Sequence[int]) -> Check
             expect_count(context, index, math.prod(shape[:axis]))
 
     return check
+
+
+def _repeatable(context: ShapeContext) -> None:
+    """Check that a layer normalization's scale and bias have the normalized shape, or are repeated to it."""
+    shape = context.type(0).shape
+    normalized = shape[context.axis(-1, len(shape)) :]
+    for index in (1, 2):
+        if context.has(index) and context.type(index).elements != math.prod(normalized):
+            own = context.type(index).shape
+            if len(own) > len(normalized) or broadcast(own, normalized) != normalized:
+                raise RuleError(f"its input {index} of shape {list(own)} does not repeat to {list(normalized)}")
 
 
 def _batch_statistics(call: Call) -> int:
@@ -172,7 +192,7 @@ SPECS = [
     ),
     _gradient_kernel("BatchNormalizeGradient", "BatchNormalize"),
     _gradient_kernel("LayerNormalizeGradient", "layer normalization"),
-    _measured("LayerNormalization", shape=_layer_norm, check=_rows(0, (1, 2), ()), work=_FLOPS),
+    _measured("LayerNormalization", shape=_layer_norm, check=_repeatable, work=_FLOPS),
     _measured("SimplifiedLayerNormalization", shape=_layer_norm, check=_rows(0, (1,), ()), work=_FLOPS),
     _measured("SkipLayerNormalization", work=_FLOPS),
     *family("SkipSimplifiedLayerNormalization EmbedLayerNormalization", MICROSOFT_DOMAIN, workspace=nothing),

@@ -112,6 +112,17 @@ CASES = [
         )
         for axis, shape in ((-1, (4,)), (1, (3, 4)))
     ),
+    *(
+        Case(
+            f"LayerNormalization of {shape} that is repeated",
+            "y = LayerNormalization <axis = 1> (x, s, b)",
+            {"x": (2, 3, 4), "s": shape, "b": (4,)},
+            lambda x, s, b: functional.layer_norm(x, (3, 4)) * s + b,
+            single=FLOAT_ONLY,
+            error=5e-6,
+        )
+        for shape in ((4,), (3, 1), (1,))
+    ),
     Case(
         "LayerNormalization as exporters write it",
         """m = ReduceMean <axes = [-1]> (x)
