@@ -14,6 +14,7 @@ a graph's outputs need none, and then lets the loss take the place of the output
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -46,6 +47,22 @@ def model_outputs(model: ir.Model) -> list[str]:
         f"tell which of the values before it, such as {_list(_before_labels(graph))}, are outputs: name those to "
         "export in outputs=[...], or give the forward model as model=."
     )
+
+
+def leave_out_sources(graph: ir.Graph, warn: Callable[[str], None]) -> None:
+    """Take what a forward graph returns as it got it, such as an input or a weight, from its outputs.
+
+    Args:
+        graph: of the forward model.
+        warn: called with a sentence about them.
+    """
+    sources = [value.name or "" for value in graph.outputs if value.producer() is None]
+    if sources:
+        graph.outputs[:] = [value for value in graph.outputs if value.producer() is not None]
+        warn(
+            f"The model returns {quoted(sources, _SHOWN_NAMES)} as it is, an input or a weight: evaluation and exported"
+            " models leave it out; let the model return an Identity of it to keep it."
+        )
 
 
 def _by_block(value: ir.Value) -> bool:

@@ -35,6 +35,7 @@ from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
+from poet_onnx.gradients.outputs import leave_out_sources
 from poet_onnx.gradients.parameters import (
     Parameters,
     as_patterns,
@@ -195,6 +196,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     repeat_scales(forward)
     masks_as_dropout(forward)
     warn_of_draws(forward.graph, warn)
+    leave_out_sources(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
     parameters = _leading(forward, name, chosen, adapters, warn if train is not None else None)
