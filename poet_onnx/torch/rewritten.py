@@ -5,10 +5,15 @@ The calls are replaced while a module is traced, so that both exporters, trainin
 
 - `atan2` becomes Atan(y / x) and corrections, which is no number where x is 0, has no gradient there that is one, and
   has the wrong sign where y is 0 and x below.
+- `softplus` loses its threshold, `pairwise_distance` its eps, which the legacy exporter adds to the power, and
+  `cosine_similarity` what it does with lengths below its eps.
+- `cross_entropy` loses its `label_smoothing` in the dynamo exporter, which the legacy one refuses; of probabilities
+  both write what ONNX does not know.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +23,9 @@ from poet_onnx.torch.modes import answered
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_LINEAR = 15
+"""From here on log(1 + exp(x)) is x, to single precision."""
 
 
 @contextmanager
@@ -36,11 +44,16 @@ def with_rewritten_functions() -> Iterator[None]:
 def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
     """Return what writes each function; it returns None where the exporters do so right."""
     import torch
+    from torch.nn import functional
 
     angles = (torch.atan2, torch.arctan2, torch.Tensor.atan2, torch.Tensor.arctan2)
     return {
         **dict.fromkeys(angles, _angle),
         **dict.fromkeys((torch.Tensor.atan2_, torch.Tensor.arctan2_), lambda y, x: y.copy_(_angle(y, x))),
+        functional.softplus: _softplus,
+        functional.cosine_similarity: _cosine,
+        functional.pairwise_distance: _distance,
+        functional.cross_entropy: _cross_entropy,
     }
 
 
@@ -57,3 +70,67 @@ def _angle(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     side = 1 - 2 * (y < 0).to(angle.dtype)
     found = torch.where(is_steep, side * (math.pi / 2) - angle, angle + side * (x < 0).to(angle.dtype) * math.pi)
     return found if out is None else out.copy_(found)
+
+
+def _softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor | None:
+    import torch
+    from torch.nn import functional
+
+    if threshold >= _LINEAR:
+        return None
+    return torch.where(input * beta > threshold, input, functional.softplus(input, beta))
+
+
+def _cosine(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Return the sum of products of parts of length 1; to a gradient, torch's eps is a number that it adds."""
+    import torch
+
+    parts = []
+    for each in (x1, x2):
+        length = torch.linalg.vector_norm(each, dim=dim, keepdim=True)
+        parts.append(each / (length + (length.clamp_min(eps) - length).detach()))
+    found: Tensor = (parts[0] * parts[1]).sum(dim)
+    return found
+
+
+def _distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor | None:
+    import torch
+
+    found: Tensor = torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+    return found
+
+
+def _cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Tensor | None:
+    from torch.nn import functional
+
+    bound = inspect.signature(functional.cross_entropy).bind(input, target, weight, *args, **kwargs)
+    bound.apply_defaults()
+    named = bound.arguments
+    is_old = any(named.pop(each) is not None for each in ("size_average", "reduce"))
+    smoothing = named.pop("label_smoothing")
+    if is_old or input.dim() < 2 or not (smoothing or target.is_floating_point()):
+        return None
+    losses = -functional.log_softmax(input, 1)
+    if weight is not None:
+        losses = losses * weight.view(-1, *(1 for _ in input.shape[2:]))
+    share = smoothing / int(input.shape[1])
+    if target.is_floating_point():
+        every = (losses * (target * (1 - smoothing) + share)).sum(1)
+        found: Tensor = {"none": every, "sum": every.sum(), "mean": every.mean()}[named["reduction"]]
+    else:
+        found = functional.cross_entropy(**named) * (1 - smoothing) + _even(losses.sum(1), **named) * share
+    return found
+
+
+def _even(losses: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, **_: Any) -> Tensor:
+    """Return the cross-entropy of classes that are all as likely, of its sum for each label."""
+    is_ignored = target == ignore_index
+    losses = losses.masked_fill(is_ignored, 0.0)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    counts = losses.new_ones(target.shape) if weight is None else weight[target.masked_fill(is_ignored, 0)]
+    return losses.sum() / counts.masked_fill(is_ignored, 0.0).sum()

@@ -181,7 +181,7 @@ def test_what_torch_detaches_has_no_gradient(exporter: str, tmp_path: Path) -> N
     x = torch.randn(3, 6)
     made = export(Detached(), (x, x), tmp_path, exporter, loss="output:output")
     stopped = [node.op_type for node in made.forward.graph if STOPS_GRADIENT in node.metadata_props]
-    assert stopped == ["Identity", "Identity"]
+    assert stopped == ["Identity"] * 3  # the third is of a length in the cosine similarity
 
 
 class Nested(nn.Module):

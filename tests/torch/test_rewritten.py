@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from deep import sampled
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_options import OPTIONS
 
 import poet_onnx
@@ -69,3 +71,46 @@ def test_an_angle_may_be_of_other_shapes_and_in_place(exporter: str, tmp_path: P
     assert_is_torchs(
         function, (torch.tensor([[0.0], [-2.0], [1.0]]), torch.tensor([0.0, -1.0, 3.0])), tmp_path, exporter
     )
+
+
+def near(scale: float, rows: int = 3) -> Tensor:
+    """Return numbers up to a scale, with a row of zeros."""
+    numbers = torch.linspace(-scale, scale, 4 * rows).view(rows, 4).roll(1, 0)
+    return torch.cat([numbers, torch.zeros(1, 4)])
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float]] = {
+    "softplus": (lambda x, y: functional.softplus(x, beta=2, threshold=1.5) + y, 3.0),
+    "softplus of a layer": (lambda x, y: nn.Softplus(threshold=2)(x) + y, 4.0),
+    "cosine": (lambda x, y: functional.cosine_similarity(x, y + 1, eps=0.5), 0.2),
+    "cosine of columns": (lambda x, y: nn.CosineSimilarity(0)(x + 1, y - 2), 1.0),
+    "distance": (lambda x, y: functional.pairwise_distance(x, y - 1, eps=0.1), 1.0),
+    "distance of cubes": (lambda x, y: nn.PairwiseDistance(3, eps=0.2, keepdim=True)(x, y - 1), 1.0),
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", sampled(list(FUNCTIONS), "softplus", "cosine", "distance"))
+def test_thresholds_and_least_lengths_are_kept(name: str, exporter: str, tmp_path: Path) -> None:
+    function, scale = FUNCTIONS[name]
+    assert_is_torchs(function, (near(scale), near(scale).flip(1)), tmp_path, exporter)
+
+
+TARGET, WEIGHT = torch.tensor([0, 2, 1, 3]), torch.tensor([1.0, 2.0, 0.5, 3.0])
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda x, y: functional.cross_entropy(x, TARGET, label_smoothing=0.1),
+    "ignored": lambda x, y: functional.cross_entropy(x, TARGET, ignore_index=2, label_smoothing=0.1),
+    "weighted": lambda x, y: nn.CrossEntropyLoss(WEIGHT, ignore_index=0, label_smoothing=0.2)(x, TARGET),
+    "sum": lambda x, y: functional.cross_entropy(x, TARGET, WEIGHT, reduction="sum", label_smoothing=0.1),
+    "each": lambda x, y: functional.cross_entropy(x, TARGET, reduction="none", label_smoothing=0.1),
+    "of a sequence": lambda x, y: nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1)(x.view(2, 4, 2), TARGET.view(2, 2)),
+    "of probabilities": lambda x, y: functional.cross_entropy(x, y.softmax(1).detach(), WEIGHT, label_smoothing=0.1),
+    "of trained probabilities": lambda x, y: functional.cross_entropy(x, y.softmax(1), reduction="sum"),
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", sampled(list(LOSSES), "ignored", "weighted", "of probabilities"))
+def test_a_loss_of_smoothed_labels_is_torchs(name: str, exporter: str, tmp_path: Path) -> None:
+    assert_is_torchs(lambda x, y: LOSSES[name](x, y) + y.sum(), (near(2.0), near(1.0)), tmp_path, exporter)
