@@ -67,8 +67,8 @@ def _check_momentum(nodes: list[ir.Node]) -> None:
         if _trains(node) and plain_attributes(node).get("momentum", 0.9) == 0:
             raise InputError(
                 f"Batch normalization '{node.name}' has momentum 0: its running statistics would be the last batch's."
-                " torch's momentum=None, the mean over all batches, is exported so: set a momentum, such as 0.1, or"
-                " keep the statistics with --frozen-batch-norm."
+                " torch's exporters write so not only momentum=1.0, but also momentum=None, the mean over all batches:"
+                " set a momentum below 1, such as 0.1, or keep the statistics with --frozen-batch-norm."
             )
 
 

@@ -278,19 +278,22 @@ def test_what_normalized_batches_in_torch_does_so_in_a_file_of_the_dynamo_export
     check_against_torch(made, module, x, labels)
 
 
-def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("momentum", [None, 1.0])
+def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(momentum: float | None, tmp_path: Path) -> None:
     path = tmp_path / "forward.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            Normalized(momentum=None).train(),
+            Normalized(momentum=momentum).train(),
             (torch.randn(5, 6),),
             path,
             dynamo=False,
             training=torch.onnx.TrainingMode.PRESERVE,
             opset_version=17,
         )
-    with pytest.raises(InputError, match=r"'/norm/BatchNormalization' has momentum 0: .* set a momentum"):
+    with pytest.raises(
+        InputError, match=r"has momentum 0: .* momentum=1\.0, but also momentum=None, .* set a momentum"
+    ):
         poet_onnx.train_graph(path)
     assert poet_onnx.train_graph(path, frozen_batch_norm="all").values
 
