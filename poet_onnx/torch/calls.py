@@ -29,11 +29,13 @@ class Call:
         wrapper: is in training mode, so that no exporter merges parameters of equal values; the module keeps its own.
         inputs: the example tensors by name, in the order in which the wrapper takes them.
         outputs: names of the tensors that the wrapper returned when it was last called.
+        wanted: names that the module itself gave them.
     """
 
     wrapper: nn.Module
     inputs: dict[str, Tensor]
     outputs: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
 
 
 def wrap(
@@ -82,7 +84,8 @@ def wrap(
             positional, by_name = pytree.tree_unflatten(filled, structure)
             with within():
                 found = _tensors(getattr(self, CHILD)(*positional, **by_name))
-            call.outputs = tuple(_distinct([_name(path, OUTPUT) for path, _ in found], {*taken, *inputs}))
+            call.wanted = tuple(_name(path, OUTPUT) for path, _ in found)
+            call.outputs = tuple(_distinct(call.wanted, {*taken, *inputs}))
             return tuple(tensor for _, tensor in found)
 
     wrapper = Wrapper()

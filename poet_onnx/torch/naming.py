@@ -63,11 +63,19 @@ def keep_input_names(model: ir.Model) -> None:
 
 
 def rename_outputs(model: ir.Model, names: tuple[str, ...]) -> None:
-    """Give the outputs of a model their names; changes the model."""
+    """Give the outputs of a model their names; changes the model.
+
+    A tensor that has a name already, as an input, a parameter or another output, keeps that, and is copied.
+    """
     graph = model.graph
     _make_room(graph, set(names))
-    for output, name in zip(graph.outputs, names, strict=True):
-        output.name = name
+    for place, (output, name) in enumerate(zip(list(graph.outputs), names, strict=True)):
+        if output.producer() is None or output in graph.outputs[:place]:
+            copy = ir.Node("", "Identity", [output], name=f"{name}/copy")
+            copy.outputs[0].type, copy.outputs[0].shape = output.type, output.shape
+            graph.append(copy)
+            graph.outputs[place] = copy.outputs[0]
+        graph.outputs[place].name = name
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

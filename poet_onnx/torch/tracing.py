@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import NONE
-from poet_onnx.errors import InputError, PoetWarning, quoted
+from poet_onnx.errors import InputError, PoetWarning, listed, quoted
 from poet_onnx.gradients.batch_norm import exported_to_train
 from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import TO_FLOAT
@@ -43,6 +43,9 @@ OPSETS = {"dynamo": 18, "legacy": 17}
 
 _OF_EXPERTS = ("histc", "grouped_mm")
 """Operators with which transformers chooses experts, unless it is told otherwise; no exporter writes them."""
+
+_SHOWN = 3
+"""Renamed outputs that a warning names."""
 
 FIRST_DYNAMO = (2, 13)
 """The version of torch from which on its dynamo exporter is tested; those of 2.6 and 2.8 forget `no_grad`."""
@@ -100,6 +103,7 @@ def trace(
     warn_of_branches(decided, stacklevel=3)
     warn_of_draws(drawn, stacklevel=3)
     _warn_of_buffers(module, moved)
+    _warn_of_names(call)
     for node in model.graph:
         leave_scope(node, CHILD)
     name_calls(model)
@@ -208,6 +212,17 @@ def _warn_of_buffers(module: nn.Module, moved: Iterable[str]) -> None:
         warnings.warn(
             f"The module changes its buffers {quoted(still)} in `forward`, which stand still in the training graph:"
             " give what they hold as inputs, and change it between steps.",
+            PoetWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_names(call: Call) -> None:
+    pairs = zip(call.wanted, call.outputs, strict=True)
+    changed = listed([f"'{wanted}' is called '{found}'" for wanted, found in pairs if wanted != found], _SHOWN)
+    if changed:
+        warnings.warn(
+            f"Names of outputs are taken, by an input, a parameter or another output: {changed}.",
             PoetWarning,
             stacklevel=4,
         )
