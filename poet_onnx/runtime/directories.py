@@ -33,7 +33,10 @@ def page_directory(page_dir: str | os.PathLike[str] | None = None, *, allow_ram:
         raise InputError(f"{found[:1].upper()}{found[1:]}.")
     path = Path(found).absolute()
     if not path.is_dir():
-        raise InputError(f"The page directory {path} does not exist or is no directory: make it, or give another one.")
+        raise InputError(
+            f"The page directory {path} does not exist or is no directory: make it, or give another one with"
+            " --page-dir, in Python page_dir=."
+        )
     try:
         check_writable_folder(path)
     except OSError as error:

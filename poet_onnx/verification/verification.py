@@ -27,6 +27,7 @@ from poet_onnx.passes.materialize import check_materialized
 from poet_onnx.plan import Action
 from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import count_allocations, installed_runtime
+from poet_onnx.runtime.directories import page_directory
 from poet_onnx.verification.claims import false_claims
 from poet_onnx.verification.compare import difference
 from poet_onnx.verification.energy import measure_energy
@@ -105,6 +106,8 @@ def verify(
         raise InputError("Energy of a model with a store is measured while it trains: use TrainingSession.energy.")
     if meter is not None:
         open_meter(meter).close()  # what is wrong with it is said before all else runs
+    if page_dir is None and any(node.op_type.startswith("PageOut") for node in rewritten.graph):
+        page_directory()  # else the first session says what is wrong with it, in the runtime's words
     subject = make_subject(as_model(original), rewritten, threads, page_dir, seed)
     bound = subject.plan.limits.budget_bytes if budget_bytes is None else budget_bytes
     false = [*subject.problems, *false_claims(subject.rewritten, subject.graph, subject.plan)]

@@ -283,6 +283,17 @@ def test_what_cannot_be_verified_is_refused(
         poet_onnx.verify(path, result.model, page_dir=tmp_path / "nowhere")
 
 
+def test_a_folder_for_temporary_files_that_is_not_there_is_named(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = poet_onnx.rewrite(path, device="tx2", activation_budget="65%", recompute=False)
+    assert any(node.op_type.startswith("PageOut") for node in result.model.graph)
+    monkeypatch.delenv("POET_PAGE_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"nowhere does not exist .*: make it, or give another one with --page-dir"):
+        poet_onnx.verify(path, result.model)
+
+
 @pytest.fixture(scope="module")
 def updating(model_path: Callable[..., Path]) -> tuple[Path, ir.Model]:
     """A model with an optimizer in its step."""
