@@ -9,6 +9,7 @@ import onnx_ir as ir
 from poet_onnx.gradients.forward.elimination import drop_idle_nodes
 from poet_onnx.gradients.forward.gelu import fuse_gelu
 from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm, repeat_scales
+from poet_onnx.gradients.forward.names import free_gradient_names
 from poet_onnx.gradients.forward.recurrent import expand_recurrent
 from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
@@ -35,6 +36,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
         InputError: the model cannot be differentiated.
     """
     graph = model.graph
+    free_gradient_names(graph, trained)
     Normalization(InlineFunctions(), FoldConstants(), NameNodes())(model)
     expand_recurrent(model, trained)
     while ExpandFunctions(_has_only_a_body)(model).modified:
