@@ -9,6 +9,7 @@ The calls are replaced while a module is traced, so that both exporters, trainin
   `cosine_similarity` what it does with lengths below its eps.
 - `cross_entropy` loses its `label_smoothing` in the dynamo exporter, which the legacy one refuses; of probabilities
   both write what ONNX does not know.
+- `multi_margin_loss` becomes a clamp, which has a gradient where a margin is just kept.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
         functional.cosine_similarity: _cosine,
         functional.pairwise_distance: _distance,
         functional.cross_entropy: _cross_entropy,
+        functional.multi_margin_loss: _margins,
     }
 
 
@@ -100,27 +102,36 @@ def _distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim
     return found
 
 
-def _cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *args: Any, **kwargs: Any
-) -> Tensor | None:
+def _given(function: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """Return the arguments of a loss by name; None where they are of torch's old ways to say the reduction."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    old = [named.pop(each) for each in ("size_average", "reduce")]
+    return named if old == [None, None] else None
+
+
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    return {"none": losses, "sum": losses.sum(), "mean": losses.mean()}[reduction]
+
+
+def _cross_entropy(*args: Any, **kwargs: Any) -> Tensor | None:
     from torch.nn import functional
 
-    bound = inspect.signature(functional.cross_entropy).bind(input, target, weight, *args, **kwargs)
-    bound.apply_defaults()
-    named = bound.arguments
-    is_old = any(named.pop(each) is not None for each in ("size_average", "reduce"))
-    smoothing = named.pop("label_smoothing")
-    if is_old or input.dim() < 2 or not (smoothing or target.is_floating_point()):
+    named = _given(functional.cross_entropy, args, kwargs)
+    if named is None or named["input"].dim() < 2:
+        return None
+    smoothing, input, target, weight = (named[each] for each in ("label_smoothing", "input", "target", "weight"))
+    if not (smoothing or target.is_floating_point()):
         return None
     losses = -functional.log_softmax(input, 1)
     if weight is not None:
         losses = losses * weight.view(-1, *(1 for _ in input.shape[2:]))
     share = smoothing / int(input.shape[1])
     if target.is_floating_point():
-        every = (losses * (target * (1 - smoothing) + share)).sum(1)
-        found: Tensor = {"none": every, "sum": every.sum(), "mean": every.mean()}[named["reduction"]]
-    else:
-        found = functional.cross_entropy(**named) * (1 - smoothing) + _even(losses.sum(1), **named) * share
+        return _reduced((losses * (target * (1 - smoothing) + share)).sum(1), named["reduction"])
+    plain = functional.cross_entropy(**named | {"label_smoothing": 0.0})
+    found: Tensor = plain * (1 - smoothing) + _even(losses.sum(1), **named) * share
     return found
 
 
@@ -134,3 +145,19 @@ def _even(losses: Tensor, target: Tensor, weight: Tensor | None, ignore_index: i
         return losses.sum()
     counts = losses.new_ones(target.shape) if weight is None else weight[target.masked_fill(is_ignored, 0)]
     return losses.sum() / counts.masked_fill(is_ignored, 0.0).sum()
+
+
+def _margins(*args: Any, **kwargs: Any) -> Tensor | None:
+    import torch
+    from torch.nn import functional
+
+    named = _given(functional.multi_margin_loss, args, kwargs)
+    if named is None or named["input"].dim() < 2:
+        return None
+    input, labels, weight = named["input"], named["target"].unsqueeze(1), named["weight"]
+    missing = functional.relu(named["margin"] - input.gather(1, labels) + input)
+    losses = missing if named["p"] == 1 else missing * missing
+    if weight is not None:
+        losses = losses * weight[labels]
+    is_own = labels == torch.arange(int(input.shape[1]), device=input.device)
+    return _reduced(losses.masked_fill(is_own, 0.0).mean(1), named["reduction"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,3 +115,19 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", sampled(list(LOSSES), "ignored", "weighted", "of probabilities"))
 def test_a_loss_of_smoothed_labels_is_torchs(name: str, exporter: str, tmp_path: Path) -> None:
     assert_is_torchs(lambda x, y: LOSSES[name](x, y) + y.sum(), (near(2.0), near(1.0)), tmp_path, exporter)
+
+
+@pytest.mark.parametrize(
+    ("exporter", "options"),
+    sampled(
+        [(exporter, options) for exporter in ("dynamo", "legacy") for options in ({}, {"p": 2, "weight": WEIGHT})],
+        ("dynamo", {}),
+    ),
+)
+def test_a_margin_that_is_just_kept_has_no_gradient(exporter: str, options: dict[str, Any], tmp_path: Path) -> None:
+    scores = torch.tensor([[1.0, 0.0, 3.0, 1.0], [0.0, 1.0, 2.0, 1.0], [2.0, 2.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return functional.multi_margin_loss(x, TARGET, **options) + y.sum()
+
+    assert_is_torchs(function, (scores, scores), tmp_path, exporter)
