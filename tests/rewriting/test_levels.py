@@ -76,13 +76,13 @@ def test_what_a_plan_takes_is_a_budget_that_spends_no_more(tmp_path: Path) -> No
 @pytest.mark.deep
 def test_a_part_in_ram_that_does_not_fit_is_given_up_at_once(tmp_path: Path) -> None:
     """Nobody looks for the smallest budget of each part that was tried: another one has a plan."""
-    net = write_net("text", tmp_path / "text.onnx")
+    net = write_net("wide_text", tmp_path / "text.onnx")
     resident, whole = planned(net, store="never"), planned(net, store="always")
     budget_bytes = whole.process.peak_bytes + int(0.3 * (resident.process.peak_bytes - whole.process.peak_bytes))
     doing = list[str]()
     mixed = planned(net, ram_budget=budget_bytes, progress=lambda each: doing.append(each.doing))
     assert 0 < len(mixed.plan.stored) < len(whole.plan.stored)
-    assert doing.count("looking for the smallest budget that works") == 1, "with all in RAM alone"
+    assert doing.count("looking for the smallest budget that works") <= 1, "with all in RAM, if it is tried"
 
 
 @pytest.mark.parametrize("kind", sampled(["wide_text", "wide_decoder"], "wide_text"))
