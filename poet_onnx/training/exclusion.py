@@ -24,14 +24,15 @@ class Turn:
         """Whether nobody may take it any more."""
 
     @contextmanager
-    def taken(self, doing: str) -> Iterator[None]:
+    def taken(self, doing: str, *, last: bool = False) -> Iterator[None]:
         """Take the turn.
 
         Args:
             doing: name of the method.
+            last: nobody may take it afterwards.
 
         Raises:
-            InputError: if another thread has it, or the session was closed.
+            InputError: if another thread has it, the session was closed, or the last turn would be within another one.
         """
         if self.is_over:
             raise InputError(f"The session was closed: make another one to call '{doing}'.")
@@ -42,8 +43,11 @@ class Turn:
             )
         outer = self._doing
         try:
+            if last and outer:
+                raise InputError(f"'{outer}' of this session goes on: call '{doing}' when it is done.")
             self._doing = doing
             yield
+            self.is_over = last
         finally:
             self._doing = outer
             self._lock.release()

@@ -357,17 +357,15 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         has given stay.
 
         Raises:
-            InputError: if another thread is at work.
+            InputError: if another thread is at work, or a call of this one, such as a step whose schedule calls it.
         """
         if self._turn.is_over:
             return
-        with self._turn.taken("close"), held():
-            self._step.close()
-            self._evaluation.close()
-            self._of_plan = {}
+        with self._turn.taken("close", last=True), held():
+            self._unload()
+            self._evaluation.close()  # of a graph that goes with no plan, too
             if self._memory.store is not None:
                 self._memory.store.file.close()
-            self._turn.is_over = True
 
     def __enter__(self) -> TrainingSession:
         """Return the session."""

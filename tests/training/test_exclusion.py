@@ -76,6 +76,19 @@ def test_a_session_that_was_closed_refuses_every_call(model_path: Callable[..., 
     assert all(np.array_equal(value, again.parameters[name]) for name, value in values.items())
 
 
+def test_a_session_is_not_closed_within_its_own_step(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+
+    def schedule(updates: int) -> float:
+        if updates == 1:
+            with pytest.raises(InputError, match="'step' of this session goes on: call 'close' when it is done"):
+                session.close()
+        return 0.1
+
+    session = session_of(path, optimizer=SGD(0.1), schedule=schedule)
+    assert train(session, 3) == train(session_of(path, optimizer=SGD(0.1)), 3)
+
+
 def test_threads_that_step_as_they_can_lose_no_update(model_path: Callable[..., Path]) -> None:
     session = session_of(model_path("mlp-mse"), optimizer=SGD(1e-3))
     reference = session_of(model_path("mlp-mse"), optimizer=SGD(1e-3))
