@@ -95,7 +95,7 @@ def _cosine(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     return found
 
 
-def _distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor | None:
+def _distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     import torch
 
     found: Tensor = torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)

@@ -26,6 +26,8 @@ from poet_onnx.passes.node_builder import replace_nodes
 
 def fuse_gelu(model: ir.Model, numbers: Numbers) -> None:
     """Replace x / sqrt(2), erf, + 1, * x, / 2 by Gelu, and a sum with a vector before it by BiasGelu."""
+    if not any(is_op(node, "Erf") for node in model.graph):
+        return
     fused, inferred = [], infer(model)
     for node in numbers.visit():
         if not is_op(node, "Div", "Mul"):

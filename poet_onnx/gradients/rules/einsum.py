@@ -9,7 +9,7 @@ from poet_onnx.graph.operators.einsum import indices_of
 
 @gradient_of("Einsum")
 def einsum(builder: GradientBuilder) -> None:
-    """Sum the products of the gradient and the other operand, if there is one, by the indices that an operand has.
+    """Sum the products of the gradient and the other operands by the indices that an operand has.
 
     An index that an operand alone has is no index of what the others make of it: the gradient is repeated along it.
     """

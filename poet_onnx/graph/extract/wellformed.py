@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, listed
 from poet_onnx.files.external_data import replace_tensors
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes.declared import describe
@@ -79,7 +79,7 @@ def _check_initializers(graph: onnx.GraphProto, level: int = 0) -> None:
             raise InputError(f"The model has two initializers {tensor.name!r}: export the model again.")
         names.add(tensor.name)
     if graph.sparse_initializer:
-        shown = ", ".join(repr(tensor.values.name) for tensor in graph.sparse_initializer[:_MOST_SHOWN])
+        shown = listed((repr(tensor.values.name) for tensor in graph.sparse_initializer), _MOST_SHOWN)
         raise InputError(
             f"The model has sparse initializers ({shown}), which cannot be trained or planned:"
             " write them as dense ones, or export the model again without pruning them."
