@@ -62,16 +62,8 @@ def test_an_exported_network_has_the_gradients_of_torch(cell: str, tmp_path: Pat
     assert poet_onnx.verify(path, tmp_path / "rewritten.onnx").passed
 
 
-@pytest.mark.parametrize(
-    ("kind", "gates", "direction"),
-    [
-        ("GRU", 3, "forward"),
-        ("GRU", 3, "reverse"),
-        ("LSTM", 4, "forward"),
-        ("LSTM", 4, "reverse"),
-        ("RNN", 1, "forward"),  # the reverse one of onnxruntime-training 1.19 gives what its memory had before
-    ],
-)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize(("kind", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
 def test_a_sequence_without_a_step_ends_in_zeros_as_in_onnx_runtime(kind: str, gates: int, direction: str) -> None:
     """Whatever its first state; no gradient goes there."""
     last = "y = Add(h, c)" if kind == "LSTM" else "y = Identity(h)"
@@ -85,10 +77,13 @@ def test_a_sequence_without_a_step_ends_in_zeros_as_in_onnx_runtime(kind: str, g
     x, lengths = random(4, 3, 6), np.array([4, 0, 2], np.int32)
     ours = poet_onnx.train_graph(model, loss="mse", train=["w", "h0"])
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
-    expected = np.asarray(session.run(None, {"x": x, "lengths": lengths})[0])
+    expected = np.array(session.run(None, {"x": x, "lengths": lengths})[0])
+    if kind == "RNN":  # onnxruntime-training 1.19 returns what its memory had before
+        expected[0, 1] = 0
     target = random(1, 3, 5)
     loss, gradients = step(ours, x=x, lengths=lengths, target=target)
     assert loss == pytest.approx(np.mean((expected - target) ** 2), rel=1e-5)
+    assert not expected[0, 1].any()
     assert not gradients["h0"][0, 1].any()
     assert gradients["h0"][0, 2].any()
 
