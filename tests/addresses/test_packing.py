@@ -99,6 +99,7 @@ def test_packing_is_the_same_every_time() -> None:
     assert pack(slots) == pack(slots)
 
 
+@pytest.mark.deep
 def test_thousands_of_slots_need_little_more_than_their_peak() -> None:
     slots = random_slots(7, 2000, 3000, most=500, large=4096)
     packing = pack(slots)

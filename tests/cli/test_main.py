@@ -65,7 +65,9 @@ def test_an_interrupt_ends_a_rewrite_wherever_it_is(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGTERM, 0.5), (signal.SIGHUP, 3.0)])
+@pytest.mark.parametrize(
+    ("number", "seconds"), sampled([(signal.SIGTERM, 0.5), (signal.SIGHUP, 3.0)], (signal.SIGTERM, 0.5))
+)
 def test_a_rewrite_that_is_ended_leaves_nothing(
     model_path: Callable[..., Path], tmp_path: Path, number: signal.Signals, seconds: float
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_profile_that_is_ended_removes_its_folder(
     assert not out.exists()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("command", ["profile", "verify"])
 @pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], signal.SIGINT))
 def test_a_signal_that_an_import_turns_into_an_error_ends_the_program(

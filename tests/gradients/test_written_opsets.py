@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+from deep import sampled
 from gradient_case import Array, Case, forward
 from gradient_cases import CASES
 from lowering_runs import run_on_stock, run_step
@@ -62,7 +63,7 @@ def misfits_of(cases: Sequence[Case], opset: int, target: str) -> Iterator[str]:
         yield ", ".join(f"{case.name}: {misfit}" for misfit in misfits(made))
 
 
-@pytest.mark.parametrize(("opset", "target"), [(13, "training"), (18, "stock")])
+@pytest.mark.parametrize(("opset", "target"), sampled([(13, "training"), (18, "stock")], (18, "stock")))
 def test_what_is_written_for_an_operator_is_of_the_models_opset(opset: int, target: str) -> None:
     found = list(misfits_of(CASES[::4], opset, target))
     assert not any(found), list(filter(None, found))

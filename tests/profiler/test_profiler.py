@@ -138,9 +138,7 @@ def test_a_kernel_process_that_fails_says_why(tmp_path: Path) -> None:
         time_kernels(path, tmp_path, seed=0, repetitions=1, warmup=0, threads=1)
 
 
-@pytest.mark.parametrize(
-    ("page_cache", "asynchronous"), sampled(product([False, True], repeat=2), (False, True), (True, False))
-)
+@pytest.mark.parametrize(("page_cache", "asynchronous"), sampled(product([False, True], repeat=2), (True, False)))
 def test_storage_is_measured(tmp_path: Path, page_cache: bool, asynchronous: bool) -> None:
     figures = measure_storage(tmp_path, page_cache=page_cache, asynchronous=asynchronous, repetitions=3)
     assert figures.method == ("page_cache" if page_cache else "device")

@@ -46,6 +46,7 @@ def test_a_long_chain_is_rewritten(link: str, count: int) -> None:
     assert len(result.graph.nodes) > count
 
 
+@pytest.mark.deep
 def test_a_long_chain_of_slices_keeps_its_bits() -> None:
     made = poet_onnx.train_graph(chain("Slice", 600), loss="mse")
     result = poet_onnx.rewrite(made.training, target="stock", device="a72", activation_budget="100%")

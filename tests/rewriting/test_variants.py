@@ -19,6 +19,8 @@ from poet_onnx.rewriting.variants import PART_BYTES, variant_of, variants
 
 A72 = load_device("a72")
 
+UPDATES = Updates("adamw", 1, False)
+
 
 def normalized(path: Path, target: str) -> ir.Model:
     model = load_model(path)
@@ -64,7 +66,7 @@ def test_no_node_of_a_variant_is_asked_twice_for_its_types(
         keep(self, graph)
 
     monkeypatch.setattr(Inferred, "keep", counted)
-    found = list(variants(model, A72, target, updates=Updates("adamw", 1, False)))
+    found = list(variants(model, A72, target, updates=UPDATES))
     asked = [nodes for of, nodes in inferences if of == model.graph.name]
     assert len(inferences) - len(asked) <= 2
     assert len(asked) <= 3 + len(found)
@@ -74,7 +76,7 @@ def test_no_node_of_a_variant_is_asked_twice_for_its_types(
         assert extract(variant.model) == variant.graph
 
 
-@pytest.mark.parametrize("updates", [None, Updates("adamw", 1, False)])
+@pytest.mark.parametrize("updates", sampled([None, UPDATES], UPDATES))
 @pytest.mark.parametrize("target", sampled(["training", "stock"], "stock"))
 def test_a_variant_is_found_again(model_path: Callable[..., Path], target: str, updates: Updates | None) -> None:
     model = normalized(model_path("resnet18"), target)

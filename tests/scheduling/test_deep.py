@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from deep import sampled
 from onnx import helper
 from small_models import export_small
 
@@ -50,7 +51,7 @@ def profile_of(problem: ScheduleProblem) -> Profile:
     return Liveness(problem).in_order(memory_aware_order(problem))
 
 
-@pytest.mark.parametrize("share", [0.7, 0.5, 0.4, 0.3])
+@pytest.mark.parametrize("share", sampled([0.7, 0.5, 0.4, 0.3], 0.5, 0.3))
 def test_quick_plans_recompute_segments_instead_of_paging(problem: ScheduleProblem, share: float) -> None:
     profile = profile_of(problem)
     budget = int(share * profile.peak_bytes)

@@ -51,6 +51,7 @@ def _quick_steps(problem: ScheduleProblem, limits: Limits) -> tuple[Step, ...]:
     return quick.steps if quick is not None else ()
 
 
+@pytest.mark.deep
 def test_the_search_alone_comes_close_to_the_optimum() -> None:
     spent = best = 0.0
     with exact_bytes():  # tokens are as large as these values

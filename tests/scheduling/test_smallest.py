@@ -47,6 +47,7 @@ def test_with_paging_the_budget_is_what_a_node_needs_after_a_handful_of_replays(
     assert len(replays) <= 3
 
 
+@pytest.mark.deep
 def test_the_solver_stops_between_cuts_too(model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The cuts of one node of ResNet-50 took 24 minutes."""
     iterations = []

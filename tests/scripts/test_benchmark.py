@@ -85,6 +85,7 @@ def test_every_ladder_has_ten_budgets_with_two_deadlines_and_three_with_four(mod
     assert all(chosen >= {"none", "1.1x"} for chosen in deadlines.values())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("method", ["ours", "quick", "poet-paper"])
 def test_plans_hold_in_the_simulator_and_exact_methods_agree_with_exhaustive_search(method: str) -> None:
     solved_cases = 0

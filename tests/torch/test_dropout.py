@@ -126,8 +126,7 @@ ATTENTION: dict[str, tuple[Callable[[], nn.Module], int]] = {
     ("name", "exporter"),
     sampled(
         [(name, exporter) for name in ATTENTION for exporter in tracing.OPSETS],
-        *((name, "legacy") for name in ("causal", "mask", "shared heads", "multihead with weights", "encoder")),
-        ("mask", "dynamo"),
+        *((name, "legacy") for name in ("causal", "mask", "shared heads", "multihead with weights")),
         ("encoder", "dynamo"),
     ),
 )
@@ -193,8 +192,7 @@ CHANNELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ("name", "exporter"),
     sampled(
         [(name, exporter) for name in CHANNELS for exporter in tracing.OPSETS],
-        ("in place", "dynamo"),
-        ("Dropout1d", "legacy"),
+        ("in place", "legacy"),
         ("Dropout2d", "dynamo"),
         ("Dropout3d", "legacy"),
     ),

@@ -342,7 +342,7 @@ def test_without_an_optimizer_the_plan_counts_buffers_and_no_moments(model_path:
 
 
 @pytest.mark.skipif(not installed_runtime().has_training, reason="needs onnxruntime-training")
-@pytest.mark.parametrize("first", ["onnxruntime", "poet_onnx"])
+@pytest.mark.parametrize("first", sampled(["onnxruntime", "poet_onnx"], "onnxruntime"))
 def test_torch_that_comes_with_the_runtime_is_told(first: str) -> None:
     """No plan has room for it; by itself a session imports none."""
     with pytest.raises(InputError) as refused:

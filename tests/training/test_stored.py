@@ -58,7 +58,7 @@ def state(session: TrainingSession, path: Path) -> dict[str, bytes]:
         ("text", "adamw", "100%"),
         pytest.param("text", "momentum", "90%", marks=pytest.mark.deep),
         pytest.param("text", "sgd", "90%", marks=pytest.mark.deep),
-        ("words", "adamw", "100%"),
+        pytest.param("words", "adamw", "100%", marks=pytest.mark.deep),
         ("words", "momentum", "90%"),
         pytest.param("words", "sgd", "100%", marks=pytest.mark.deep),
         ("image", "adamw", "70%"),

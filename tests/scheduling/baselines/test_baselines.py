@@ -28,7 +28,10 @@ def random_problem(seed: int, nodes: int, *, skips: bool) -> ScheduleProblem:
 
 
 @pytest.mark.parametrize(
-    "method", sampled(METHODS, *(each for each in METHODS if each not in ("poet-paper", "checkmate")))
+    "method",
+    sampled(
+        METHODS, *(each for each in METHODS if each not in ("poet-paper", "poet-paging", "poet-recompute", "checkmate"))
+    ),
 )
 @given(seed=st.integers(0, 10_000), nodes=st.integers(8, 24), share=st.floats(0.4, 1.0), skips=st.booleans())
 @example(seed=284, nodes=8, share=0.5, skips=False)  # a weight changes before its reader is to run again
@@ -82,7 +85,7 @@ def test_a_forbidden_means_is_not_used(method: str) -> None:
             assert recompute or paging
 
 
-@pytest.mark.parametrize("seed", sampled((*range(5), *range(6, 40)), 1, 4, 9))  # 5: .5 % outside POET's class
+@pytest.mark.parametrize("seed", sampled((*range(5), *range(6, 40)), 1))  # 5: .5 % outside POET's class
 def test_none_spends_less_than_poet_by_more_than_the_gap(seed: int) -> None:
     problem = random_problem(seed, 24, skips=seed % 2 == 0)
     order = memory_aware_order(problem)
