@@ -1,7 +1,6 @@
 #include "parameters/parameter_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,17 +59,8 @@ struct ParameterFile::Head {
   bool is_empty() const { return magic == 0 && number == 0 && text_bytes == 0 && body == 0 && own == 0; }
 };
 
-void lock_for_store(int descriptor, const std::string& directory) {
-  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return;
-  throw Error(errno == EWOULDBLOCK ? "the store in " + directory + " is in use by another process or session"
-                                   : "the store in " + directory + " cannot be locked: " + error_text(errno));
-}
-
 ParameterFile::ParameterFile(int descriptor, const std::string& directory)
-    : file_(directory, descriptor), fork_depth_(fork_depth()) {
-  // Whoever has the directory has its lock; but the file may have another name in another directory.
-  lock_for_store(descriptor, directory);
-}
+    : file_(directory, descriptor), lock_(descriptor, directory), fork_depth_(fork_depth()) {}
 
 // A child of fork() has the channel's memory, but not its thread.
 ParameterFile::~ParameterFile() {

@@ -21,6 +21,7 @@
 
 #include "parameters/page_channel.h"
 #include "parameters/read_order.h"
+#include "parameters/store_lock.h"
 #include "store/page_file.h"
 #include "store/staging.h"
 
@@ -46,9 +47,6 @@ struct PageEntry {
 
 // How the file transfers its pages.
 enum class ParameterAccess : int { kAuto = 0, kCached = 1, kDirect = 2 };
-
-// Locks an open file of the store in a directory. Throws Error, also where another process or session has it locked.
-void lock_for_store(int descriptor, const std::string& directory);
 
 class ParameterFile {
  public:
@@ -144,6 +142,7 @@ class ParameterFile {
   void read_ahead();
 
   PageFile file_;
+  const StoreLock lock_;  // whoever has the directory has its lock; but the file may have another name in another one
   const uint64_t fork_depth_;
   std::vector<StoredTensor> tensors_;
   std::string description_;

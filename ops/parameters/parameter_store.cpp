@@ -52,12 +52,12 @@ ParameterStore::ParameterStore(const std::string& directory)
     : directory_(directory), fork_depth_(fork_depth()), blocks_(kBlocks * kParameterPageBytes) {
   constexpr mode_t kOwnerOnly = 0600;
   const std::string path = directory + "/" + kLockName;
-  lock_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly);
-  if (lock_ < 0) throw Error("the store in " + directory + " cannot be locked: " + error_text(errno));
+  descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly);
+  if (descriptor_ < 0) throw Error("the store in " + directory + " cannot be locked: " + error_text(errno));
   try {
-    lock_for_store(lock_, directory);
-  } catch (const Error&) {
-    ::close(lock_);
+    lock_.emplace(descriptor_, directory);
+  } catch (...) {
+    ::close(descriptor_);
     throw;
   }
 }
@@ -65,7 +65,8 @@ ParameterStore::ParameterStore(const std::string& directory)
 ParameterStore::~ParameterStore() {
   file_.reset();
   if (is_new_ && fork_depth_ == fork_depth()) unlink((directory_ + "/" + kNewName).c_str());
-  ::close(lock_);
+  lock_.reset();
+  ::close(descriptor_);
 }
 
 uint64_t ParameterStore::add(std::unique_ptr<ParameterStore> store) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,7 +91,8 @@ class ParameterStore {
 
   const std::string directory_;
   const uint64_t fork_depth_;
-  int lock_ = -1;
+  int descriptor_ = -1;  // of the file that is locked
+  std::optional<StoreLock> lock_;
   std::unique_ptr<ParameterFile> file_;
   bool is_new_ = false;  // nobody sees it yet
   const Staging blocks_;

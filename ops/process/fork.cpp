@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "arena/arenas.h"
+#include "parameters/store_lock.h"
 #include "runtime/allocation_tracker.h"
 #include "store/io_queue.h"
 #include "store/page.h"
@@ -24,9 +25,11 @@ void lock_all() {
   IoQueue::lock_for_fork();
   arenas::lock_for_fork();
   allocations::lock_for_fork();
+  StoreLock::lock_for_fork();
 }
 
 void unlock_all(bool in_child) {
+  StoreLock::unlock_after_fork(in_child);
   allocations::unlock_after_fork();
   arenas::unlock_after_fork();
   IoQueue::unlock_after_fork(in_child);

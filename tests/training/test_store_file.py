@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,40 @@ def test_a_child_of_a_fork_cannot_use_its_parents_store(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     check_is_at(store, 0)
     store.close()
+
+
+FORKS = """
+import os, signal, sys, time
+from poet_onnx.training.store_file import open_store
+store = open_store(sys.argv[1])
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+    os._exit(1)
+print(child, flush=True)
+{end}
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["store.close(); print(flush=True)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_child_keeps_no_store_whose_session_ended(tmp_path: Path, end: str) -> None:
+    """As the workers of a DataLoader, which outlive a trainer that is killed."""
+    made(tmp_path).close()
+    command = [sys.executable, "-c", FORKS.format(end=end), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        child = int(trainer.stdout.readline())
+        try:
+            if "close" in end:
+                trainer.stdout.readline()
+            else:
+                trainer.wait(60)
+            os.kill(child, 0)  # it lives
+            open_store(tmp_path).close()
+        finally:
+            os.kill(child, signal.SIGKILL)
+            trainer.kill()
 
 
 def test_the_end_of_a_child_leaves_the_store_that_its_parent_makes(tmp_path: Path) -> None:
