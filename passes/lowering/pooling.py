@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
+from poet_onnx.passes.node_builder import NodeBuilder
 
 
 def _max_pool(builder: LoweringBuilder) -> None:
@@ -32,35 +35,54 @@ def _max_pool(builder: LoweringBuilder) -> None:
 def _average_pool(builder: LoweringBuilder) -> None:
     """AveragePoolGrad(dY): every element of X gets the shares of the windows that it lies in."""
     shape = builder.output_shape()
-    window = read_window(builder, shape[2:], builder.shape(0)[2:])
     batch, pixels = math.prod(shape[:2]), builder.shape(0)[2:]
-    dtype = builder.type(0).dtype.numpy()
-    shares = (1 / _counts(builder, window, shape[2:], pixels)).astype(dtype)
-    d_y = builder.op("Mul", builder.input(0), builder.constant(shares))
+    window = read_window(builder, shape[2:], pixels)
+    d_y = builder.op("Mul", builder.input(0), shares_of(builder, window, shape[2:], pixels, builder.type(0).dtype))
     if window.tiles(shape[2:], pixels):
         between = [size for pair in zip(pixels, (1,) * len(pixels), strict=True) for size in pair]
         spread = [size for pair in zip(pixels, window.kernel, strict=True) for size in pair]
         d_y = builder.op("Expand", builder.reshape(d_y, batch, *between), builder.ints(batch, *spread))
         builder.give(0, builder.reshape(d_y, *shape))
         return
-    ones = builder.constant(np.ones((1, 1, *window.kernel), dtype))
-    d_y = builder.reshape(d_y, batch, 1, *pixels)
+    builder.give(0, sum_windows(builder, d_y, window, (shape, pixels), builder.type(0).dtype))
+
+
+def sum_windows(
+    builder: NodeBuilder, d_y: ir.Value, window: Window, sizes: tuple[Sequence[int], Sequence[int]], dtype: ir.DataType
+) -> ir.Value:
+    """Return a tensor each of whose elements is the sum of d_y over the windows that it lies in.
+
+    Args:
+        builder: writes the nodes.
+        d_y: a number for each window of each channel.
+        window: slides over the image.
+        sizes: those of the result, which has images and channels first, and the windows in each dimension.
+        dtype: of d_y.
+    """
+    shape, pixels = sizes
     begins, ends, extra = window.transposed(shape[2:], pixels)
     d_x = builder.op(
         "ConvTranspose",
-        d_y,
-        ones,
+        builder.op("Reshape", d_y, builder.ints(math.prod(shape[:2]), 1, *pixels)),
+        builder.constant(np.ones((1, 1, *window.kernel), dtype.numpy())),
         kernel_shape=window.kernel,
         strides=window.strides,
         dilations=window.dilations,
         pads=[*begins, *ends],
         output_padding=extra,
     )
-    builder.give(0, builder.reshape(d_x, *shape))
+    return builder.op("Reshape", d_x, builder.ints(*shape))
+
+
+def shares_of(
+    builder: NodeBuilder, window: Window, image: Sequence[int], pixels: Sequence[int], dtype: ir.DataType
+) -> ir.Value:
+    """Return one divided by the number of elements that each window's mean is of, by the attributes of an average."""
+    return builder.constant((1 / _counts(builder, window, image, pixels)).astype(dtype.numpy()))
 
 
 def _counts(
-    builder: LoweringBuilder, window: Window, image: tuple[int, ...], pixels: tuple[int, ...]
+    builder: NodeBuilder, window: Window, image: Sequence[int], pixels: Sequence[int]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Return how many elements each window's mean is of."""
     includes = bool(builder.attributes.get("count_include_pad", 0))

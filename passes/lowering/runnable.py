@@ -48,7 +48,13 @@ def _refusal(found: Mapping[str, list[str]], advice: str) -> InputError:
 
 
 def _reason(node: ir.Node) -> str | None:
-    """Return why a node cannot run; None if it can."""
+    """Return why a node cannot run, or not to its numbers; None if it can."""
+    if node.op_type in ("AveragePoolGrad", "ConvGrad") and node.attributes.get_string("auto_pad", "").startswith(
+        "SAME"
+    ):
+        return "its kernel takes auto_pad for no padding"
+    if node.op_type == "AveragePoolGrad" and _counts_otherwise(node):
+        return "its kernel knows neither a third dimension nor dilations"
     if node.domain != MICROSOFT_DOMAIN:
         return None
     if not spec_of(node.domain, node.op_type).cpu_kernel:
@@ -56,6 +62,12 @@ def _reason(node: ir.Node) -> str | None:
     if node.op_type == "ConvGrad" and _writes_past_its_output(node):
         return "with groups, its kernel writes past its output unless images are 2-D"
     return None
+
+
+def _counts_otherwise(node: ir.Node) -> bool:
+    """Return whether the kernel of an AveragePoolGrad does not share out what an AveragePool takes together."""
+    rank = 0 if node.outputs[0].shape is None else len(node.outputs[0].shape)
+    return rank > IMAGE_RANK or any(step != 1 for step in node.attributes.get_ints("dilations", ()))
 
 
 def _writes_past_its_output(node: ir.Node) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from poet_onnx.passes.lowering.builder import LoweringBuilder
+from poet_onnx.graph.operators.windows import split_padding
+from poet_onnx.passes.node_builder import NodeBuilder
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Window:
 
 
 def read_window(
-    builder: LoweringBuilder, image: Sequence[int], pixels: Sequence[int], kernel: Sequence[int] | None = None
+    builder: NodeBuilder, image: Sequence[int], pixels: Sequence[int], kernel: Sequence[int] | None = None
 ) -> Window:
     """Return a node's window.
 
@@ -84,9 +85,7 @@ def read_window(
     for axis in range(rank):
         reach = (pixels[axis] - 1) * strides[axis] + dilations[axis] * (taps[axis] - 1) + 1
         if automatic in ("SAME_UPPER", "SAME_LOWER"):
-            total = max(0, reach - image[axis])
-            begins[axis] = total // 2 if automatic == "SAME_UPPER" else total - total // 2
-            padded[axis] = total - begins[axis]
+            begins[axis], padded[axis] = split_padding(automatic, max(0, reach - image[axis]))
         elif automatic == "VALID":
             begins[axis] = padded[axis] = 0
         ends.append(max(0, reach - begins[axis] - image[axis]))

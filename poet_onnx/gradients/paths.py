@@ -58,7 +58,8 @@ def find_paths(
 def sources(node: ir.Node) -> list[ir.Value]:
     """Return the inputs of a node that may have a gradient; all of them if nobody knows the operator's."""
     found = gradient(node)
-    if found is not None and found.rule is None:
-        return []
-    stops = found.stops if found is not None else frozenset()
-    return [value for index, value in enumerate(node.inputs) if value is not None and index not in stops]
+    inputs = {index: value for index, value in enumerate(node.inputs) if value is not None}
+    if found is None:
+        return list(inputs.values())
+    flows = found.unknown if found.rule is None else inputs.keys() - found.stops
+    return [value for index, value in inputs.items() if index in flows]

@@ -22,10 +22,12 @@ class Gradient:
     Attributes:
         rule: writes the gradient's nodes; None for an operator through which none flows.
         stops: inputs that no gradient is of by their nature: shapes, indices, masks, modes.
+        unknown: inputs that one would be of, of an operator without a rule.
     """
 
     rule: Rule | None
     stops: frozenset[int] = frozenset()
+    unknown: frozenset[int] = frozenset()
 
 
 _GRADIENTS: dict[tuple[str, str], Gradient] = {}
@@ -50,10 +52,15 @@ def gradient_of(*op_types: str, domain: str = "", stops: tuple[int, ...] = ()) -
     return register
 
 
-def without_gradient(*op_types: str) -> None:
-    """Register operators whose outputs do not change with small changes of their inputs, or are no real numbers."""
+def without_gradient(*op_types: str, unknown: tuple[int, ...] = ()) -> None:
+    """Register operators whose outputs do not change with small changes of their inputs, or are no real numbers.
+
+    Args:
+        op_types: names of the operators.
+        unknown: inputs with which the outputs do change, such as a scale; what trains them is refused.
+    """
     for op_type in op_types:
-        _GRADIENTS["", op_type] = Gradient(None)
+        _GRADIENTS["", op_type] = Gradient(None, unknown=frozenset(unknown))
 
 
 def gradient(node: ir.Node) -> Gradient | None:

@@ -185,7 +185,11 @@ def pooling_cases() -> Iterator[Case]:
             made = node(
                 "AveragePoolGrad", "dy", "dx", domain="", kernel_shape=kernel, count_include_pad=include, **options
             )
-            yield Case(f"AveragePoolGrad-{name}-{include}", (made,), {"dy": feeds["dy"]}, {"dx": x.shape})
+            d_y = {"dy": feeds["dy"]}
+            means = {"kernel_shape": kernel, **options, "count_include_pad": include}
+            # That of onnxruntime-training knows no third dimension.
+            torch = functools.partial(torch_average_gradient, d_y, x.shape, means) if len(image) > 2 else None
+            yield Case(f"AveragePoolGrad-{name}-{include}", (made,), d_y, {"dx": x.shape}, oracle=torch)
     # ONNX Runtime 1.19.2 takes means over what a last window has behind the padding, too.
     rounded: list[tuple[tuple[int, int], tuple[int, int], int, int, int]] = [
         ((9, 9), (4, 4), 4, 3, 1),
@@ -206,13 +210,16 @@ def pooling_cases() -> Iterator[Case]:
 def torch_average_gradient(
     feeds: dict[str, Array], shape: tuple[int, ...], options: dict[str, Any]
 ) -> dict[str, Array]:
-    """Return the gradient of means over windows, whose number is rounded up, as torch computes it, in double."""
+    """Return the gradient of means over windows as torch computes it, in double."""
     import torch
     from torch.nn import functional
 
     x = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
-    window = options["kernel_shape"], options["strides"], options["pads"][:2]
-    y = functional.avg_pool2d(x, *window, ceil_mode=True, count_include_pad=bool(options["count_include_pad"]))
+    rank = len(options["kernel_shape"])
+    pool = functional.avg_pool2d if rank == 2 else functional.avg_pool3d
+    window = options["kernel_shape"], options["strides"], options.get("pads", [0] * rank)[:rank]
+    ceil = bool(options.get("ceil_mode", 0))
+    y = pool(x, *window, ceil_mode=ceil, count_include_pad=bool(options["count_include_pad"]))
     (gradient,) = torch.autograd.grad(y, x, torch.from_numpy(feeds["dy"].astype(np.float64)))
     return {"dx": gradient.numpy()}
 

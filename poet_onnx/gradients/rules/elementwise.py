@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from poet_onnx.gradients.builder import GradientBuilder
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.forward.elimination import is_for_inference
 from poet_onnx.gradients.forward.patterns import number
 from poet_onnx.gradients.registry import gradient_of, without_gradient
@@ -17,7 +17,7 @@ without_gradient(
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"
 )
 without_gradient("Sign", "Floor", "Ceil", "Round", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
-without_gradient("DequantizeLinear")  # of weights of a few bits, which are frozen
+without_gradient("DequantizeLinear", unknown=(1,))  # of weights of a few bits, which are frozen
 
 
 @gradient_of("Add", "Sum")
@@ -102,9 +102,11 @@ def error_function(builder: GradientBuilder) -> None:
 _RELU6 = (0.0, 6.0)
 
 
-@gradient_of("Clip", stops=(1, 2))
+@gradient_of("Clip")
 def clip(builder: GradientBuilder) -> None:
     """Let the gradient pass where the input lies between the limits, ends included or not as the function of torch.
+
+    What lies beyond a limit has the limit's gradient; where the limits cross, the upper one has all, as in torch.
 
     Exporters write `clamp`, `hardtanh` and `relu6` as Clip. Where they do not say which it was, 0 and 6 are ReLU6's,
     whose ends have no gradient, in torch as in other frameworks.
@@ -118,11 +120,31 @@ def clip(builder: GradientBuilder) -> None:
         masks.append(builder.op(above, source, builder.input(1)))
     if builder.has(2):
         masks.append(builder.op(below, source, builder.input(2)))
+    _limits(builder)
+    if not builder.wants(0):
+        return
     if not masks:
         builder.send(0, builder.gradient())
         return
     mask = masks[0] if len(masks) == 1 else builder.op("And", *masks)
     builder.send(0, builder.op("Mul", builder.gradient(), builder.as_real(mask, source)))
+
+
+def _limits(builder: GradientBuilder) -> None:
+    """Send the gradients of a Clip's limits that are trained."""
+    source, y = builder.input(0), builder.output()
+    if builder.wants(1):
+        bound = builder.input(1)
+        is_below = builder.op("Less", source, bound)
+        if builder.has(2):
+            is_below = builder.op("And", is_below, builder.op("Not", builder.op("Greater", bound, builder.input(2))))
+        builder.send(1, builder.reduced(builder.op("Mul", builder.gradient(), builder.as_real(is_below, y)), 1))
+    if builder.wants(2):
+        bound = builder.input(2)
+        is_above = builder.op("Greater", source, bound)
+        if builder.has(1):
+            is_above = builder.op("Or", is_above, builder.op("Greater", builder.input(1), bound))
+        builder.send(2, builder.reduced(builder.op("Mul", builder.gradient(), builder.as_real(is_above, y)), 2))
 
 
 @gradient_of("Where", stops=(0,))
@@ -140,9 +162,11 @@ def cast(builder: GradientBuilder) -> None:
     builder.send(0, builder.op("Cast", builder.gradient(), to=int(builder.type(builder.input(0)).dtype)))
 
 
-@gradient_of("Dropout", stops=(1, 2))
+@gradient_of("Dropout", stops=(2,))
 def dropout(builder: GradientBuilder) -> None:
     """Drop and scale what the forward node dropped and scaled, by the mask that it saved; for inference, nothing."""
+    if builder.wants(1):
+        raise NoGradientError("its ratio is trained")
     if is_for_inference(builder.node):
         builder.send(0, builder.gradient())
         return

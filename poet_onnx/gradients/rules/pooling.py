@@ -9,6 +9,11 @@ import numpy as np
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.lowering.pooling import shares_of, sum_windows
+from poet_onnx.passes.lowering.windows import read_window
+
+_DIMENSIONS = 3
+"""Of an image from which on AveragePoolGrad is wrong."""
 
 
 @gradient_of("MaxPool")
@@ -21,8 +26,19 @@ def max_pool(builder: GradientBuilder) -> None:
 
 @gradient_of("AveragePool")
 def average_pool(builder: GradientBuilder) -> None:
-    """Share the gradient among each window's elements."""
-    builder.send(0, builder.op("AveragePoolGrad", builder.gradient(), **builder.attributes))
+    """Share the gradient among each window's elements.
+
+    That is an AveragePoolGrad where the kernel of onnxruntime-training 1.19 is right: it knows no dilations and no
+    third dimension.
+    """
+    attributes = builder.attributes
+    image, pixels = (builder.shape(value)[2:] for value in (builder.input(0), builder.output()))
+    if len(image) < _DIMENSIONS and set(attributes.get("dilations") or (1,)) == {1}:
+        builder.send(0, builder.op("AveragePoolGrad", builder.gradient(), **attributes))
+        return
+    window, dtype = read_window(builder, image, pixels), builder.type(builder.output()).dtype
+    d_y = builder.op("Mul", builder.gradient(), shares_of(builder, window, image, pixels, dtype))
+    builder.send(0, sum_windows(builder, d_y, window, (builder.shape(builder.input(0)), pixels), dtype))
 
 
 @gradient_of("GlobalAveragePool")

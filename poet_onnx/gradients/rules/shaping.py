@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of, without_gradient
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
-without_gradient(
-    "Shape", "Size", "Constant", "ConstantOfShape", "Range", "ArgMax", "ArgMin", "NonZero", "OneHot", "EyeLike"
-)
+without_gradient("Shape", "Size", "Constant", "ConstantOfShape", "ArgMax", "ArgMin", "NonZero", "EyeLike")
+without_gradient("Range", unknown=(0, 2))
+without_gradient("OneHot", unknown=(2,))
 
 
 @gradient_of("Reshape", "Squeeze", "Unsqueeze", stops=(1,))
@@ -45,9 +48,34 @@ def gather(builder: GradientBuilder) -> None:
 
 @gradient_of("Slice", stops=(1, 2, 3, 4))
 def cut(builder: GradientBuilder) -> None:
-    """Put the gradient where it was cut from, among zeros."""
-    shape = builder.ints(*builder.shape(builder.input(0)))
-    builder.send(0, builder.own("SliceGrad", builder.gradient(), shape, *builder.node.inputs[1:]))
+    """Put the gradient where it was cut from, among zeros.
+
+    SliceGrad of onnxruntime-training 1.19 takes no steps back: what was cut so is turned before, and lies in steps on.
+    """
+    shape = builder.shape(builder.input(0))
+    places: Sequence[ir.Value | None] = builder.node.inputs[1:]
+    gradient = builder.gradient()
+    if builder.has(4) and min(builder.integers(4)) < 0:
+        places, back = _forward(builder, shape)
+        whole = np.iinfo(np.int64)
+        turned = (builder.ints(*(number for _ in back)) for number in (-1, whole.min))
+        gradient = builder.op("Slice", gradient, *turned, builder.ints(*back), builder.ints(*(-1 for _ in back)))
+    builder.send(0, builder.own("SliceGrad", gradient, builder.ints(*shape), *places))
+
+
+def _forward(builder: GradientBuilder, shape: Sequence[int]) -> tuple[list[ir.Value], list[int]]:
+    """Return starts, ends, axes and steps of the same elements in their order in the input, and the axes turned."""
+    starts, ends, steps = (builder.integers(index) for index in (1, 2, 4))
+    axes = builder.integers(3) if builder.has(3) else tuple(range(len(starts)))
+    cuts: list[tuple[int, ...]] = []
+    back: list[int] = []
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        taken = range(*slice(start, end, step).indices(shape[axis]))
+        if step < 0:
+            taken = taken[::-1]
+            back.append(axis)
+        cuts.append((taken.start, max(taken.start, taken.stop), axis, taken.step))
+    return [builder.ints(*numbers) for numbers in zip(*cuts, strict=True)], back
 
 
 @gradient_of("ConcatTraining", domain=MICROSOFT_DOMAIN)

@@ -10,6 +10,8 @@ import onnx_ir as ir
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.lowering.pooling import sum_windows
+from poet_onnx.passes.lowering.windows import read_window
 
 
 @gradient_of("ConvTranspose")
@@ -77,24 +79,20 @@ def global_max_pool(builder: GradientBuilder) -> None:
 def norm_pool(builder: GradientBuilder) -> None:
     """Multiply the gradient by sign(x) (|x| / y)^(p - 1), with y that of the element's window."""
     x, y = builder.input(0), builder.output()
-    order, kernel = builder.attributes.get("p", 2), list(builder.attributes["kernel_shape"])
-    if builder.attributes.get("ceil_mode", 0) or any(step != 1 for step in builder.attributes.get("dilations") or ()):
-        raise NoGradientError("it has dilations or ceil_mode")
-    window = {name: builder.attributes[name] for name in ("strides", "pads", "auto_pad") if name in builder.attributes}
+    order = builder.attributes.get("p", 2)
     share = builder.gradient()
     if order != 1:
         vanishes = builder.op("Equal", y, builder.number(0, y))
         safe = builder.op("Where", vanishes, builder.number(1, y), y)
         share = builder.op("Div", share, _power(builder, safe, order - 1))
         share = builder.op("Mul", share, builder.as_real(builder.op("Not", vanishes), y))
-    pooled = builder.op("Mul", share, builder.number(math.prod(kernel), y))
-    # The padding counts: each element then gets what its windows have, divided by their size.
-    spread = builder.op("AveragePoolGrad", pooled, kernel_shape=kernel, count_include_pad=1, **window)
-    spread.type, spread.shape = x.type, x.shape
+    shape, pixels = builder.shape(x), builder.shape(y)[2:]
+    window = read_window(builder, shape[2:], pixels)
+    found = sum_windows(builder, share, window, (shape, pixels), builder.type(x).dtype)
     slope = builder.op("Sign", x)
     if order != 1:
         slope = builder.op("Mul", slope, _power(builder, builder.op("Abs", x), order - 1))
-    builder.send(0, builder.op("Mul", spread, slope))
+    builder.send(0, builder.op("Mul", found, slope))
 
 
 def _power(builder: GradientBuilder, value: ir.Value, exponent: int) -> ir.Value:

@@ -48,3 +48,9 @@ def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[
         rounded = math.ceil if context.integer("ceil_mode", 0) else math.floor
         pixels.append(rounded(beyond / strides[axis]) + 1)
     return tuple(pixels)
+
+
+def split_padding(automatic: str, total: int) -> tuple[int, int]:
+    """Return the padding before and after an axis of `auto_pad`: with SAME_UPPER an odd one has more of it after."""
+    less = total // 2
+    return (less, total - less) if automatic == "SAME_UPPER" else (total - less, less)

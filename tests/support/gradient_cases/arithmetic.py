@@ -60,6 +60,20 @@ CASES = [
     Case("Clip", "y = Clip(x, l, h)", {"x": (3, 4)}, torch.clip, {"l": np.array(-1.0), "h": np.array(0.5)}),
     Case("Clip below", "y = Clip(x, l)", {"x": (3, 4)}, torch.clip, {"l": np.array(0.0)}),
     Case("Clip above", 'y = Clip(x, "", h)', {"x": (3, 4)}, lambda x, h: torch.clip(x, max=h), {"h": np.array(0.0)}),
+    Case("Clip of limits", "y = Clip(x, l, h)", {"x": (3, 4), "l": np.array(-0.6), "h": np.array(0.5)}, torch.clip),
+    Case("Clip of a lower limit", "y = Clip(x, l)", {"x": (3, 4), "l": np.array(0.1)}, torch.clip),
+    Case(
+        "Clip of limits that cross",
+        "y = Clip(x, l, h)",
+        {"x": (3, 4), "l": np.array(0.6), "h": np.array(-0.5)},
+        torch.clip,
+    ),
+    Case(
+        "Clip of an upper limit",
+        'y = Clip(x, "", h)',
+        {"x": (3, 4), "h": np.array(0.1)},
+        lambda x, h: torch.clip(x, max=h),
+    ),
     Case("Identity", "h = Identity(x)\ny = Identity(h)", {"x": (3, 4)}, lambda x: x),
     Case(
         "Where",

@@ -46,6 +46,21 @@ CASES = [
     ),
     *(
         Case(
+            f"Slice {name}",
+            "y = Slice(x, s, e, a, t)",
+            X,
+            taken,
+            {"s": _ints(-1, start), "e": _ints(end, 1), "a": _ints(2, 1), "t": _ints(step, -1)},
+            single=FLOAT_ONLY,
+        )
+        for name, start, end, step, taken in (
+            ("that turns", 2, -(2**63), -1, lambda x, *_: x.flip(2)[:, 2:3]),
+            ("in steps back", 99, -100, -2, lambda x, *_: x.flip(2)[:, 2:, ::2]),
+            ("of nothing on one axis", 1, 0, -1, lambda x, *_: x.flip(2)[:, :0, :-1]),
+        )
+    ),
+    *(
+        Case(
             f"Concat along axis {axis}",
             f"y = Concat <axis = {axis}> (a, b, a)",
             {"a": (2, 3), "b": (2, 3)},

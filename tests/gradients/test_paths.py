@@ -1,0 +1,41 @@
+"""What gradients flow through, and what they would flow through but are not known for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from forward_models import parse, random
+
+import poet_onnx
+from poet_onnx.errors import InputError
+
+TRAINED = {
+    "OneHot": ("o = OneHot(labels, five, v)\nc = MatMul(x, w)\ny = Mul(c, o)", {"v": random(2)}),
+    "DequantizeLinear": ("d = DequantizeLinear(bits, v)\ny = MatMul(x, d)", {"v": np.float32(0.3)}),
+    "Range": ("r = Range(v, two, half)\nc = MatMul(x, w)\ny = Add(c, r)", {"v": np.float32(-0.4)}),
+    "Dropout": ("c = MatMul(x, w)\ny = Dropout(c, v, yes)", {"v": np.float32(0.3)}),
+}
+"""For each operator nodes in which it reads a trained tensor, and this."""
+
+CONSTANTS = {
+    "five": np.array(5),
+    "bits": np.arange(-15, 15, dtype=np.int8).reshape(6, 5),
+    "two": np.float32(2),
+    "half": np.float32(0.5),
+    "yes": np.array(True),
+}
+
+
+@pytest.mark.parametrize("operator", TRAINED)
+def test_a_trained_tensor_is_refused_where_an_operators_gradient_by_it_is_not_known(operator: str) -> None:
+    """Though others of its readers have one: it would train by a part of its gradient."""
+    nodes, trained = TRAINED[operator]
+    arrays = {"w": random(6, 5), **trained, **{name: each for name, each in CONSTANTS.items() if name in nodes}}
+    labels = ", int64[4] labels" if "labels" in nodes else ""
+    text = f"""g (float[4, 6] x{labels}) => (float[4, 5] z) {{
+        {nodes}
+        s = ReduceSum <keepdims = 0> (v)
+        z = Add(y, s)
+    }}"""
+    with pytest.raises(InputError, match=rf"not known: {operator}.*Freeze the parameters before them"):
+        poet_onnx.train_graph(parse(text, arrays), loss="mse", train="v")
