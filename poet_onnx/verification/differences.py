@@ -4,6 +4,9 @@ A direction mixes the gradient's own with a random one, so that a wrong length a
 differences of two step sizes, and those to either side, tell how far a difference is to be trusted. No kink (of Relu,
 of a maximum) lies between, for the loss is held to the piece that the point is on; where the point is at a kink, both
 pieces are tried and disagree. Kinks that are not known make differences disagree, too, and smaller steps are tried.
+
+What a gradient may be off by is bounded by what is known without it: else memory that nobody wrote, of any size and
+another in each run, would pass for the rounding of single precision.
 """
 
 from __future__ import annotations
@@ -36,6 +39,13 @@ _ROUNDING = 1e-14
 _NEGLIGIBLE = 2.0**-24
 """Single precision does not show a derivative below this share of the loss over the tensor's own length."""
 
+_FAINT = 2.0**-12
+"""A derivative up to this share of the loss over the tensor's own length may be all rounding, as of a bias whose right
+gradient is 0: the sums that cancel in it are that large."""
+
+_ROUNDED_SHARE = 1 / 8
+"""Where rounding may make a larger share of a gradient's length, and that is not faint, nothing is decided by it."""
+
 _BLOCKS_PER_DIRECTION = 2
 _OPPOSITE = 1e-6
 
@@ -51,6 +61,7 @@ class Probe:
         error_bar: by how much the differences disagree.
         allowed: error of a right gradient.
         negligible: derivatives up to here are none.
+        blind: rounding seems to make too much of the gradient for it to be right.
     """
 
     along: Array
@@ -59,12 +70,13 @@ class Probe:
     error_bar: float
     allowed: float
     negligible: float
+    blind: bool = False
 
     @property
     def undecided(self) -> bool:
-        """Tell whether the differences disagree by more than a right gradient may be off."""
+        """Tell whether the differences disagree by more than a right gradient may be off, or rounding hides it."""
         none = max(abs(self.expected) + self.error_bar, abs(self.found)) <= self.negligible
-        return not none and not self.error_bar <= self.allowed
+        return (not none and not self.error_bar <= self.allowed) or (self.blind and self.apart <= 1.0)
 
     @property
     def apart(self) -> float:
@@ -93,21 +105,29 @@ class Probe:
         own = float(np.linalg.norm(gradient[moved]))
         # The noise of few elements is known too badly: none is held to be below the largest of all.
         most = float(noise.max(initial=0.0))
-        rounding = min(float(np.linalg.norm(noise)), math.sqrt(np.count_nonzero(moved)) * most)
-        start = forward.values[tensor]
-        length = float(np.linalg.norm(start)) or float(np.sqrt(start.size)) or 1.0
-        negligible = _NEGLIGIBLE * abs(forward.loss) / length
+        rounding = _NOISE_MARGIN * min(float(np.linalg.norm(noise)), math.sqrt(np.count_nonzero(moved)) * most)
+        length = _length(forward.values[tensor])
+        slope = abs(forward.loss) / length
+        share = _ROUNDED_SHARE * float(np.linalg.norm(gradient))
         last: Probe | None = None
         for fraction in _STEPS:
             expected, error_bar = _derivative(forward, tensor, along, fraction * length)
-            allowed = _RELATIVE_ERROR * max(own, abs(expected)) + _NOISE_MARGIN * rounding
-            each = cls(along, expected, found, error_bar, allowed, negligible)
+            allowed = _RELATIVE_ERROR * max(own, abs(expected))
+            allowed += min(_most_rounding(share, slope, expected), rounding)
+            cancels = abs(expected) <= error_bar + _NEGLIGIBLE * slope
+            blind = not rounding <= (max(share, _FAINT * slope) if cancels else share)  # which NaN is not
+            each = cls(along, expected, found, error_bar, allowed, _NEGLIGIBLE * slope, blind)
             if not each.undecided and not each.wrong:
                 return each
             if fraction <= _LONGEST_AGAINST and (last is None or not each.undecided):
                 last = each
         assert last is not None
         return last
+
+
+def faint_derivative(forward: DoubleForward, tensor: str) -> float:
+    """Return up to where a derivative by a tensor may be all rounding."""
+    return _FAINT * abs(forward.loss) / _length(forward.values[tensor])
 
 
 def whole_directions(
@@ -139,12 +159,15 @@ def block_directions(gradient: Array, generator: np.random.Generator, number: in
 
 def single_directions(gradient: Array, generator: np.random.Generator, number: int) -> list[Array]:
     """Return directions that move one element each, by chance: the others find those of large gradients."""
-    directions = []
-    for place in generator.choice(gradient.size, min(number, gradient.size), replace=False):
-        single = np.zeros(gradient.size)
-        single[place] = 1.0
-        directions.append(single.reshape(gradient.shape))
-    return directions
+    places = generator.choice(gradient.size, min(number, gradient.size), replace=False)
+    return [single_direction(gradient.shape, np.unravel_index(place, gradient.shape)) for place in places]
+
+
+def single_direction(shape: tuple[int, ...], place: tuple[Any, ...]) -> Array:
+    """Return the direction that moves one element."""
+    single = np.zeros(shape)
+    single[place] = 1.0
+    return single
 
 
 def visible_errors(probes: Sequence[Probe], shape: tuple[int, ...]) -> Array:
@@ -161,6 +184,28 @@ def visible_share(visible: Array, gradient: Array) -> float:
     """Return the share of elements in which an error as large as the gradient's root mean square would show."""
     size = float(np.linalg.norm(gradient)) / math.sqrt(gradient.size) if gradient.any() else math.inf
     return float(np.mean(np.isfinite(visible) & (visible <= size)))
+
+
+def length_share(visible: Array, gradient: Array, faint: float) -> float:
+    """Return the share of elements in which an error as large as the whole gradient's length would show."""
+    size = max(float(np.linalg.norm(gradient)), faint * math.sqrt(gradient.size))
+    return float(np.mean(np.isfinite(visible) & (visible <= size)))
+
+
+def _most_rounding(share: float, slope: float, expected: float) -> float:
+    """Return what rounding may add to a derivative at most, whatever the runs say.
+
+    Args:
+        share: of the gradient's length, up to which it may be rounding.
+        slope: of a loss that goes down by all of itself over the tensor's own length.
+        expected: the derivative.
+    """
+    # Where all cancels out, the sums that round may be far larger than what is left of them.
+    return max(share, slope) if abs(expected) <= _FAINT * slope else share
+
+
+def _length(start: Array) -> float:
+    return float(np.linalg.norm(start)) or float(np.sqrt(start.size)) or 1.0
 
 
 def _derivative(forward: DoubleForward, tensor: str, along: Array, step: float) -> tuple[float, float]:

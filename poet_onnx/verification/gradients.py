@@ -3,7 +3,8 @@
 A parameter is moved as a whole, in random blocks of its elements, and in single elements: one wrong element is a small
 part of a long direction. A kink at the point itself is a tie, mostly of zeros that a Relu made; so where nothing is
 decided, zeros stay where they are. What single precision itself adds to a gradient is measured: parameters that differ
-in their last bits give other gradients.
+in their last bits give other gradients. The same step runs again and again: a kernel that reads what nobody wrote
+finds other numbers there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -32,12 +34,16 @@ from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification.differences import (
     Probe,
     block_directions,
+    faint_derivative,
+    length_share,
+    single_direction,
     single_directions,
     visible_errors,
     visible_share,
     whole_directions,
 )
 from poet_onnx.verification.double import DoubleForward, dropout_masks, forward_nodes
+from poet_onnx.verification.faults import Fault, fault_of
 from poet_onnx.verification.report import GradientCheck, GradientReport
 from poet_onnx.verification.sessions import Conditions, Session
 
@@ -46,6 +52,8 @@ Array = npt.NDArray[Any]
 _NOISE_RUNS = 2
 _LAST_BITS = 2.0**-22
 _LOSS_ERROR = 1e-3
+_SHOWN_SHARE = 0.5
+"""Of the elements of a right gradient: where a huge error of one of them would show."""
 
 
 def verify_gradients(
@@ -93,6 +101,15 @@ def verify_gradients(
     )
 
 
+@dataclass(frozen=True)
+class _Runs:
+    """What runs of a step made: some the same, and some with parameters that differ in their last bits."""
+
+    first: Mapping[str, Array]
+    again: Sequence[Mapping[str, Array]]
+    noisy: Sequence[Mapping[str, Array]]
+
+
 class _Trial:
     """A training graph that ran once, and its forward part in double precision."""
 
@@ -114,10 +131,11 @@ class _Trial:
         if not self.gradients:
             raise InputError("No parameter of the model has an element: there is no gradient to check.")
         masks = dropout_masks(forward_nodes(self._model, roles.loss))
-        self._made = self._run([*self.gradients.values(), *masks], self._feeds)
-        masked = {name: self._made[name] for name in masks}
+        self._drops = bool(masks)  # a second step of one session draws other masks
+        self._runs = self._measured([*self.gradients.values(), *masks])
+        masked = {name: self._runs.first[name] for name in masks}
         self.double = DoubleForward(self._model, roles.loss, {**self._feeds, **masked})
-        single = float(self._made[roles.loss])
+        single = float(self._runs.first[roles.loss])
         if not (math.isfinite(single) or math.isfinite(self.double.loss)):
             raise InputError(
                 f"The loss '{roles.loss}' of random numbers is {single:.6g}: its gradients cannot be compared with"
@@ -128,14 +146,10 @@ class _Trial:
                 f"The loss '{roles.loss}' is {single:.6g} in ONNX Runtime and {self.double.loss:.6g} in double"
                 " precision: an operator of the forward part does not compute what its definition says."
             )
-        self._noisy = [self._run(self.gradients.values(), self._nudged(run)) for run in range(_NOISE_RUNS)]
 
     def check(self, parameter: str, directions: int) -> GradientCheck:
         """Check the gradient of a parameter."""
-        name = self.gradients[parameter]
-        return self._check(
-            parameter, name, self._made[name], [noisy[name] for noisy in self._noisy], directions, parts=True
-        )
+        return self._check(parameter, self.gradients[parameter], self._runs, directions, parts=True)
 
     def located(self, wrong: GradientCheck) -> GradientCheck:
         """Return a wrong gradient with the first node, from the loss on, that makes a wrong one on the way to it."""
@@ -161,24 +175,22 @@ class _Trial:
         }
 
     @cached_property
-    def _inner(self) -> list[dict[str, Array]]:
-        """Their gradients, and what these are with parameters that differ in their last bits."""
-        feeds = [self._feeds, *(self._nudged(run) for run in range(_NOISE_RUNS))]
-        return [self._run(self._suspects, each) for each in feeds]
+    def _inner(self) -> _Runs:
+        """Their gradients."""
+        return self._measured(self._suspects)
 
     def _between(self, name: str) -> GradientCheck:
         """Check the gradient of a tensor between loss and parameters."""
         if name not in self._known:
-            made, *noisy = self._inner
-            noise = [each[name] for each in noisy]
-            self._known[name] = self._check(self._suspects[name], name, made[name], noise, directions=1, parts=False)
+            self._known[name] = self._check(self._suspects[name], name, self._inner, directions=1, parts=False)
         return self._known[name]
 
-    def _check(
-        self, tensor: str, name: str, gradient: Array, noisy: Sequence[Array], directions: int, *, parts: bool
-    ) -> GradientCheck:
-        gradient = gradient.astype(np.float64)
-        noise = np.maximum.reduce([np.abs(each - gradient) for each in noisy])
+    def _check(self, tensor: str, name: str, runs: _Runs, directions: int, *, parts: bool) -> GradientCheck:
+        gradient, *again = (each[name].astype(np.float64) for each in (runs.first, *runs.again))
+        fault = fault_of(gradient, again, faint_derivative(self.double, tensor))
+        if fault is not None:
+            return self._faulty(tensor, name, gradient, fault)
+        noise = np.maximum.reduce([np.abs(each[name] - gradient) for each in (*runs.again, *runs.noisy)])
         generator = np.random.default_rng([self._seed, *name.encode()])
         drawn = whole_directions(gradient, generator, directions)
         alone = 0
@@ -191,38 +203,90 @@ class _Trial:
         if all(each.undecided for each in tried) and moving.any() and not moving.all():
             drawn = whole_directions(gradient * moving, generator, directions, moving)
             tried += [Probe.tried(self.double, tensor, each, gradient, noise) for each in drawn]
+        return self._judged(tensor, name, gradient, tried, alone)
+
+    def _judged(
+        self, tensor: str, name: str, gradient: Array, tried: Sequence[Probe], elements_alone: int
+    ) -> GradientCheck:
+        """Return what the probes of a gradient say together."""
         worst = max(tried, key=lambda each: (each.wrong, not each.undecided, each.apart))
         visible = visible_errors(tried, gradient.shape)
-        known = bool(np.isfinite(visible).all())
-        producer = next(node for node in self._graph.nodes if name in node.outputs)
-        return GradientCheck(
+        reason = "" if worst.wrong else self._hidden(tensor, gradient, tried, visible)
+        decided = bool(np.isfinite(visible).all()) and not reason
+        return self._found(
+            name,
             parameter=tensor,
-            verdict="wrong" if worst.wrong else "right" if known else "undecided",
-            gradient=name,
-            node=producer.name,
-            operator=producer.op_type,
+            verdict="wrong" if worst.wrong else "right" if decided else "undecided",
             expected=worst.expected,
             found=worst.found,
             error_bar=worst.error_bar,
             directions=len(tried),
             undecided_directions=sum(each.undecided for each in tried),
             elements=gradient.size,
-            elements_alone=alone,
+            elements_alone=elements_alone,
             visible_share=visible_share(visible, gradient),
+            reason=reason,
         )
 
-    def _run(self, wanted: Iterable[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the training graph in ONNX Runtime once, anew, and return its outputs and the tensors asked for."""
+    def _hidden(self, tensor: str, gradient: Array, tried: Sequence[Probe], visible: Array) -> str:
+        """Return in words why a gradient that nothing speaks against is still not known to be right; else nothing."""
+        if any(each.blind for each in tried):
+            return "other last bits of the parameters change it by too large a part of itself"
+        share = length_share(visible, gradient, faint_derivative(self.double, tensor))
+        if share < _SHOWN_SHARE and not all(each.undecided for each in tried):
+            return f"an error as large as all of it would show in {share:.1%} of its elements alone"
+        return ""
+
+    def _faulty(self, tensor: str, name: str, gradient: Array, fault: Fault) -> GradientCheck:
+        """Return what is known of a gradient that no difference need tell is wrong, by its element at fault."""
+        nothing = np.zeros_like(gradient)
+        probe = Probe.tried(self.double, tensor, single_direction(gradient.shape, fault.place), nothing, nothing)
+        return self._found(
+            name,
+            parameter=tensor,
+            verdict="wrong",
+            expected=probe.expected,
+            found=float(gradient[fault.place]),
+            error_bar=probe.error_bar,
+            directions=1,
+            undecided_directions=int(probe.undecided),
+            elements=gradient.size,
+            elements_alone=1,
+            visible_share=0.0,
+            reason=fault.said,
+        )
+
+    def _found(self, name: str, **known: Any) -> GradientCheck:
+        """Return the check of a gradient, with the node that makes it."""
+        producer = next(node for node in self._graph.nodes if name in node.outputs)
+        return GradientCheck(gradient=name, node=producer.name, operator=producer.op_type, **known)
+
+    def _measured(self, wanted: Iterable[str]) -> _Runs:
+        """Run the step for what is asked for: in two sessions, and with parameters that differ in their last bits."""
+        wanted = tuple(wanted)
+        # What nobody wrote is often 0 in a process's first step, and rarely in its next, or after other sessions.
+        first, *again = self._run(wanted, self._feeds, steps=1 if self._drops else 2)
+        noisy = [self._run(wanted, self._nudged(run))[0] for run in range(_NOISE_RUNS)]
+        return _Runs(first, [*again, *self._run(wanted, self._feeds)], noisy)
+
+    def _run(self, wanted: Iterable[str], feeds: Mapping[str, Array], steps: int = 1) -> list[dict[str, Array]]:
+        """Run the training graph in ONNX Runtime, anew, and return its outputs and the tensors asked for of each step.
+
+        Every step begins with the same numbers, and the memory that the one before it leaves.
+        """
         model = self._runnable.clone()
         values = {value.name: value for node in model.graph for value in node.outputs}
         outputs = list(model.graph.outputs)
         model.graph.outputs.extend(values[name] for name in dict.fromkeys(wanted) if values[name] not in outputs)
         state = tuple(dict.fromkeys(name for node in self._graph.nodes for name in node.updates if name in feeds))
+        made: list[dict[str, Array]] = []
         with Session(model, "training", state, self._conditions) as session:
-            session.start({name: feeds[name] for name in state})
-            binding = session.prepare(feeds)
-            session.run(binding)
-            return {name: np.array(array) for name, array in session.read(binding).items()}
+            for _ in range(steps):
+                session.start({name: feeds[name] for name in state})
+                binding = session.prepare(feeds)
+                session.run(binding)
+                made.append({name: np.array(array) for name, array in session.read(binding).items()})
+        return made
 
     def _nudged(self, run: int) -> dict[str, Array]:
         """Return the feeds with parameters that differ in their last bits."""

@@ -108,6 +108,8 @@ class GradientCheck(_Checked):
         elements_alone: elements that were also moved alone.
         visible_share: of the elements; an error in one of them alone would show if it is as large as the gradient's
             root mean square (of a gradient of zeros, if it is large enough).
+        reason: in words, why it is wrong without any difference (not finite, or another in each run; the numbers are
+            then those of one element), or undecided for another reason than the loss. Empty otherwise.
     """
 
     parameter: str
@@ -123,11 +125,16 @@ class GradientCheck(_Checked):
     elements: int
     elements_alone: int
     visible_share: float
+    reason: str = ""
 
     def __str__(self) -> str:
         """Return it as a sentence."""
         derivative = f"along a direction it is {self.found:.6g}, by differences of the loss {self.expected:.6g}"
+        if self.verdict == "wrong" and self.reason:
+            derivative = f"{self.reason}, by differences of the loss {self.expected:.6g}"
         if self.verdict == "undecided":
+            if self.reason:
+                return f"The gradient of '{self.parameter}' is undecided: {self.reason}; {derivative}."
             return (
                 f"The gradient of '{self.parameter}' is undecided: in {self.undecided_directions} of {self.directions} "
                 f"directions the loss has kinks or differences too small for double precision; {derivative}."
