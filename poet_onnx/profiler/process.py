@@ -77,10 +77,12 @@ def measure_process(
     modelled = {line.name: line.size_bytes for line in result.process.lines}
     above = peak - runtime - sum(size for name, size in modelled.items() if name not in ("runtime", "session"))
     versions = versions_of(device, RewriteOptions(device=device))
-    whole = ProcessCosts.of(device, None, target, threads=threads, versions=versions).session_bytes
-    of_graph = modelled["session"] - whole
-    # Where importing takes the most, a session takes what is known of it.
-    session = max(0, above - of_graph) if peak > imports else whole
+    costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions)
+    of_graph = modelled["session"] - costs.session_bytes
+    # Where importing takes the most, a session takes what is known of it; where other lines are said to take more than
+    # they do, little is left for it, which is none of its own.
+    is_seen = peak > imports
+    session = max(costs.least_bytes("session_bytes"), above - of_graph) if is_seen else costs.session_bytes
     return ProcessMeasurement(
         runtime_bytes=runtime,
         import_bytes=imports,

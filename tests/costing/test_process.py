@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement
 from poet_onnx.costing.process import LINES, process_memory
 from poet_onnx.costing.process_costs import ProcessCosts
+from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InfeasibleError, InputError, PoetWarning
 from poet_onnx.files.checkpoint import open_checkpoint
 from poet_onnx.passes.metadata import read_settings
@@ -92,10 +94,10 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
     process = {
         "runtime_bytes": 50 << 20,
         "import_bytes": 70 << 20,
-        "session_bytes": 2048,
+        "session_bytes": 5 << 20,
         "session_bytes_per_node": 2000,
         "session_bytes_per_input": 3000,
-        "paging_bytes": 1024,
+        "paging_bytes": 300 << 10,
     }
     measured = MeasuredCosts.model_construct(process=ProcessMeasurement(**process))
     known = ProcessCosts.of(device, None, "stock")
@@ -105,6 +107,44 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
         stored_session_bytes=known.session_bytes,
     )
     assert known.import_bytes < ProcessCosts.of(device, None, "training").import_bytes
+
+
+def measured_process(**changes: int) -> MeasuredCosts:
+    """Return costs whose process takes what the profile of every board says, but for changes."""
+    profile = load_device("a72").process
+    assert profile is not None
+    known = {name: getattr(profile, name) for name in ProcessMeasurement.model_fields}
+    return MeasuredCosts.model_construct(process=ProcessMeasurement(**(known | changes)))
+
+
+@pytest.mark.parametrize("name", ProcessMeasurement.model_fields)
+def test_costs_cannot_take_away_what_every_process_takes(name: str) -> None:
+    """They may come from a stranger, and a budget is to hold nevertheless."""
+    device = load_device("a72")
+    known = ProcessCosts.of(device, None, "stock")
+    least = known.least_bytes(name)
+    assert getattr(ProcessCosts.of(device, measured_process(**{name: least}), "stock"), name) == least
+    for size_bytes in (0, least - 1):
+        said = f"process.{name} is {size_bytes:,}, but no process takes less than {least:,} .*'a72' says"
+        with pytest.raises(InputError, match=said):
+            ProcessCosts.of(device, measured_process(**{name: size_bytes}), "stock")
+
+
+def test_processes_of_all_versions_may_be_measured() -> None:
+    device, most = load_device("a72"), ProcessCosts.of(load_device("a72"), None, "stock")
+    for python, onnxruntime in product(("3.10", "3.11", "3.12", "3.13", "3.14"), ("1.23", "1.28", "1.32")):
+        known = ProcessCosts.of(device, None, "stock", versions=Versions(python, onnxruntime))
+        for name in ProcessMeasurement.model_fields:
+            assert getattr(known, name) > 1.1 * most.least_bytes(name)
+
+
+def test_costs_of_before_that_say_nothing_of_imports_are_taken_with_those_of_the_profile() -> None:
+    device, costs = load_device("a72"), measured_process()
+    assert costs.process is not None
+    said = {name: size for name, size in costs.process.model_dump().items() if name != "import_bytes"}
+    older = costs.model_copy(update={"process": ProcessMeasurement(**said)})
+    found, known = ProcessCosts.of(device, older, "stock"), ProcessCosts.of(device, None, "stock")
+    assert (found.import_bytes, found.loading_bytes) == (known.import_bytes, known.loading_bytes)
 
 
 def test_a_module_of_onnxruntime_comes_with_torch(model_path: Callable[..., Path]) -> None:

@@ -59,7 +59,7 @@ def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path
     assert profile is not None
     known = {name: getattr(profile, name) or 0 for name in ProcessMeasurement.model_fields}
     measured = costs_in_proportion(resident, "a72", TIMES, target="stock")
-    small = measured.model_copy(update={"process": ProcessMeasurement(**(known | {"session_bytes": 1 << 20}))})
+    small = measured.model_copy(update={"process": ProcessMeasurement(**(known | {"session_bytes": 6 << 20}))})
     for store, is_measured in (("never", True), ("always", False)):
         modelled = poet_onnx.rewrite(net, store=store, **SETTINGS).process.peak_bytes
         found = poet_onnx.rewrite(net, store=store, costs=small, **SETTINGS).process.peak_bytes
