@@ -44,6 +44,12 @@ BATCH_KEY = "poet.batch"
 Without the metadata the graph is as it was given; {"fixed": "why"} says what keeps it from taking other batches.
 """
 
+NETWORK_KEY = "poet.network"
+"""Key of the metadata of a training graph and of an evaluation graph that hold a hash of the network that they are of.
+
+Those that were made elsewhere have none.
+"""
+
 EVALUATION_KEY = "poet.evaluation"
 """Key of the metadata that hold the description of an evaluation graph."""
 

@@ -15,6 +15,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from poet_onnx.adapters.lora import Adapters, Lora
 from poet_onnx.adapters.reading import as_lora
+from poet_onnx.description.metadata import NETWORK_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
@@ -33,6 +34,7 @@ from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
+from poet_onnx.gradients.network import network_of
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.outputs import leave_out_sources
@@ -190,6 +192,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:
         quantize_frozen(forward, options.quantize, chosen.trained, warn)
+    forward.metadata_props[NETWORK_KEY] = network_of(forward, chosen.trained)  # all graphs are copies
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), SqueezeOperands(), PairOperands())(forward)
     say_sizes(forward)

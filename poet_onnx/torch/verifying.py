@@ -14,6 +14,7 @@ import onnx_ir as ir
 from poet_onnx.adapters.lora import ADAPTERS_KEY
 from poet_onnx.adapters.reading import as_lora
 from poet_onnx.description.groups import ParameterGroup
+from poet_onnx.description.metadata import NETWORK_KEY
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.gradients.class_weights import ClassWeights
@@ -190,6 +191,7 @@ def check_export(
         if masks_as_dropout(masked):  # evaluation has no draws, where training has fixed ones
             calm_graph(masked)
             evaluation = train_graph(masked, **gradients).evaluation
+            del evaluation.metadata_props[NETWORK_KEY]  # it is of another one on purpose
     try:
         runtime = installed_runtime()
         _check_draws(comparison, module)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from poet_onnx.description.forward import FORWARD_KEY
-from poet_onnx.description.metadata import PANELS_KEY, TRAINING_KEY, EvaluationDescription
+from poet_onnx.description.metadata import NETWORK_KEY, PANELS_KEY, TRAINING_KEY, EvaluationDescription
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import read_metadata
 from poet_onnx.files.regular import identity_of, open_regular
@@ -20,6 +20,7 @@ from poet_onnx.training.given import check_eval_model
 from poet_onnx.training.runner import Runner
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
     from poet_onnx.training.prepare import AnyModel
@@ -62,6 +63,8 @@ class Evaluation:
             if TRAINING_KEY in found:
                 raise InputError(f"{source} is a training graph, and would train: give the evaluation graph beside it.")
             self._metadata = {key: text for key, text in found.items() if key != FORWARD_KEY}
+        elif source is not None:  # which is prepared as it is, whatever else it says
+            self._metadata = {NETWORK_KEY: _network_in_memory(source)}
         self._description = EvaluationDescription.of_metadata(self._metadata)
 
     @property
@@ -78,6 +81,11 @@ class Evaluation:
     def panels(self) -> str:
         """What compares products by panels with whole ones, as metadata; empty if there are none."""
         return self._metadata.get(PANELS_KEY, "")
+
+    @property
+    def network(self) -> str:
+        """Hash of the network that it is of; empty where it does not say that."""
+        return self._metadata.get(NETWORK_KEY, "")
 
     @property
     def path(self) -> str:
@@ -178,3 +186,10 @@ class Evaluation:
                     "shape: give the file that was written with it."
                 )
         return runner
+
+
+def _network_in_memory(model: onnx.ModelProto | ir.Model) -> str:
+    """Return what a model in memory says of the network that it is of; empty where it does not."""
+    said = model.metadata_props
+    pairs: Mapping[str, str] = said if isinstance(said, Mapping) else {each.key: each.value for each in said}
+    return pairs.get(NETWORK_KEY, "")

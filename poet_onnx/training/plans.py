@@ -140,7 +140,14 @@ class Plans:
 
     def _opened(self, model: AnyModel, eval_model: AnyModel | None, budget_bytes: int | None) -> Opened:
         evaluation = Evaluation(eval_model)
-        return Opened(open_model(model, self._wishes, evaluation.model), evaluation, budget_bytes)
+        prepared = open_model(model, self._wishes, evaluation.model)
+        if prepared.network and evaluation.network not in ("", prepared.network):
+            raise InputError(
+                f"{_named(eval_model, 'The evaluation graph')} is of another network than "
+                f"{_named(model, 'the training graph')}, which it would evaluate and export in its place: give "
+                "TrainingSession the eval_model that was written with the training graph."
+            )
+        return Opened(prepared, evaluation, budget_bytes)
 
     def _paths(self, budget_bytes: int) -> tuple[Path, Path | None]:
         """Return the files of a plan; None in place of an evaluation graph that does not go with one plan."""
@@ -173,6 +180,11 @@ class Plans:
 def _absolute(model: AnyModel | None) -> Any:
     """Return where a file is, whatever the working directory becomes; what is no path stays as it is."""
     return Path(model).absolute() if isinstance(model, (str, os.PathLike)) else model
+
+
+def _named(model: AnyModel | None, in_memory: str) -> str:
+    """Return how an error names a model."""
+    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else in_memory
 
 
 def _family_of(model: AnyModel) -> PlanFamily | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
-from poet_onnx.description.metadata import TRAINING_KEY, Description, planned_threads
+from poet_onnx.description.metadata import NETWORK_KEY, TRAINING_KEY, Description, planned_threads
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
 from poet_onnx.gradients.inference import check_forward, infer_only
@@ -45,9 +45,10 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
     model = as_model(training_model)
     description = Description.of_metadata(model.metadata_props)
     adapters, threads = Adapters.of_metadata(model.metadata_props), planned_threads(model.metadata_props)
+    network = model.metadata_props.get(NETWORK_KEY, "")
     if description is not None:
         wishes.check(description)
-        return Prepared(description, _payload(model), known_ranges(model), adapters, threads=threads)
+        return Prepared(description, _payload(model), known_ranges(model), adapters, threads=threads, network=network)
     if VERSION_KEY not in model.metadata_props:
         settled = SettleBatchNorm(wishes.frozen_batch_norm, forward=lambda: forward() or model_beside(training_model))
         Normalization(settled)(model)
@@ -60,7 +61,7 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
     Normalization(PinSeeds(), *repeatable, updates, RemoveUnread())(model)
     forget_roles(model.graph)
     description = Description.from_json(model.metadata_props[TRAINING_KEY])
-    return Prepared(description, _payload(model), ranges, adapters, threads=threads)
+    return Prepared(description, _payload(model), ranges, adapters, threads=threads, network=network)
 
 
 def evaluation_graph(eval_model: ir.Model, shared: Collection[str]) -> tuple[bytes, Ranges]:

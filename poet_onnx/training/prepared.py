@@ -13,7 +13,7 @@ from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
 from poet_onnx.description.energy import PlannedEnergy
 from poet_onnx.description.groups import ParameterGroup
-from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches, planned_threads
+from poet_onnx.description.metadata import NETWORK_KEY, PANELS_KEY, Description, Updates, as_batches, planned_threads
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError, shown
 from poet_onnx.files import model_file
@@ -125,6 +125,7 @@ class Prepared:
         panels: what compares its products by panels with whole ones, as metadata; empty if there are none.
         threads: inside an operator, for which it was planned; 1 for a graph without a plan.
         energy: of a step, as planned; None for a graph without a plan.
+        network: hash of the network that it is of; empty where it does not say that.
     """
 
     description: Description
@@ -134,6 +135,7 @@ class Prepared:
     panels: str = ""
     threads: int = 1
     energy: PlannedEnergy | None = None
+    network: str = ""
 
     @property
     def is_file(self) -> bool:
@@ -169,7 +171,8 @@ def open_model(
             ranges = ranges_from_json(metadata.get(RANGES_KEY, "{}"))
             adapters, panels = Adapters.of_metadata(metadata), metadata.get(PANELS_KEY, "")
             threads, energy = planned_threads(metadata), PlannedEnergy.of_metadata(metadata)
-            return Prepared(description, os.fspath(model), ranges, adapters, panels, threads, energy)
+            network = metadata.get(NETWORK_KEY, "")
+            return Prepared(description, os.fspath(model), ranges, adapters, panels, threads, energy, network)
     from poet_onnx.training.prepare import prepare
 
     return prepare(model, wishes, forward)

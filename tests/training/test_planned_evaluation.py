@@ -413,11 +413,16 @@ def test_the_graph_of_another_model_is_refused_in_one_sentence(made: Callable[..
     files = made("stock")
     other = forward(tmp_path / "other.onnx", norm=False)
     written = poet_onnx.rewrite(other, device="host", loss="cross-entropy", target="stock").save(
-        tmp_path / "model.onnx"
+        tmp_path / "rewritten.onnx"
     )
-    with pytest.raises(InputError, match=r"reads 'scale', which the training graph lacks, or of another shape: give"):
+    with pytest.raises(InputError, match=r"model.eval.onnx is of another network than .*rewritten.onnx, which"):
         TrainingSession(written[0], written[1], eval_model=files.evaluation)
     damaged: Any = onnx.load(files.evaluation)
+    network = next(each for each in damaged.metadata_props if each.key == "poet.network")
+    network.value = ""  # as of files of before
+    onnx.save(damaged, tmp_path / "before.onnx")
+    with pytest.raises(InputError, match=r"reads 'scale', which the training graph lacks, or of another shape: give"):
+        TrainingSession(written[0], written[1], eval_model=tmp_path / "before.onnx")
     for each in damaged.metadata_props:
         if each.key == "poet.evaluation":
             each.value = each.value.replace('"format":', '"format":1')
