@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
@@ -14,6 +15,7 @@ from poet_onnx.errors import InputError
 
 _FORMAT = 4
 _COUNTS = ("accumulation_steps", "updates", "batches", "runs", "epoch", "position")
+_NETWORK = re.compile("[0-9a-f]{32}|")
 _MOST = 2**53
 """Counts stay below: a step a microsecond for 285 years."""
 
@@ -34,6 +36,7 @@ class Progress:
         epoch: that `fit` is in, from 0.
         position: batches of that epoch that were trained on.
         losses: their sum; None where one was no finite number, or a file of before does not say it.
+        network: hash of the network that is trained; empty where the graph does not say that.
     """
 
     optimizer: Optimizer
@@ -47,14 +50,16 @@ class Progress:
     epoch: int = 0
     position: int = 0
     losses: float | None = 0.0
+    network: str = ""
 
     def to_values(self) -> dict[str, object]:
         """Return it as values that JSON knows."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        groups = [dataclasses.asdict(each) for each in plain.pop("groups")]
+        groups, network = [dataclasses.asdict(each) for each in plain.pop("groups")], plain.pop("network")
         return {
             **plain,
             **({"groups": groups} if groups else {}),
+            **({"network": network} if network else {}),
             "format": _FORMAT,
             "optimizer": settings(self.optimizer),
             "accumulation_steps": int(self.accumulation_steps),
@@ -92,10 +97,10 @@ class Progress:
                 f"{source} is in format {_short(values.get('format'))}, but this version reads {_FORMAT}: give it to "
                 "a new TrainingSession as its parameters, to start from them with a new optimizer."
             )
-        values = {"groups": [], "losses": None if values.get("position") else 0.0, **values}
+        values = {"groups": [], "network": "", "losses": None if values.get("position") else 0.0, **values}
         unsaid = InputError(f"{source} does not say how far it is: it was not written by this version.")
-        optimizer, seeds, clip_norm, losses = (
-            values.get(name) for name in ("optimizer", "seeds", "clip_norm", "losses")
+        optimizer, seeds, clip_norm, losses, network = (
+            values.get(name) for name in ("optimizer", "seeds", "clip_norm", "losses", "network")
         )
         counts = {name: values.get(name) for name in _COUNTS}
         whole = {name: count for name, count in counts.items() if _whole(count)}
@@ -108,6 +113,8 @@ class Progress:
             raise unsaid
         if not (losses is None or (isinstance(losses, float) and math.isfinite(losses))):
             raise unsaid
+        if not (isinstance(network, str) and _NETWORK.fullmatch(network)):
+            raise unsaid
         try:
             groups = from_values(values["groups"])
         except InputError as error:
@@ -118,6 +125,7 @@ class Progress:
             seeds=seeds,
             groups=groups,
             losses=losses,
+            network=network,
             **whole,
         )
         in_all = progress.updates * progress.accumulation_steps + progress.batches

@@ -141,7 +141,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         self._rate = self._optimizer.learning_rate
         steps = described.updates.accumulation_steps
         own = described.updates.groups if own is None else own
-        self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds, own)
+        self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds, own, network=self._model.network)
         self._load(profile_dir)
         self._memory = Memory(described, self._optimizer, own, values, self._step.inputs())
         self._commit_every = as_commits(commit_every)
@@ -163,8 +163,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
         memory.store = SessionStore(path.absolute(), described, self._optimizer, memory.arrays, memory.frozen)
         found = memory.store.begin(self._progress, values)
-        self._warn_of_rate(found, directory)
-        self._progress = found
+        self._warn_of_others(found, directory)
+        self._progress = replace(found, network=self._model.network)
         self._step.explained = memory.store.file.named
 
     @property

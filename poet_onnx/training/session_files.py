@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -96,7 +97,7 @@ class SessionFiles:
         """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
 
         The graph may be rewritten in one of them and not in the other. The learning rate becomes the checkpoint's, as
-        in torch; `learning_rate` sets another one afterwards.
+        in torch; `learning_rate` sets another one afterwards. A warning says where the network computes otherwise.
 
         Raises:
             InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
@@ -111,19 +112,19 @@ class SessionFiles:
         if store is not None:
             gradients = progress.batches > 0
             store.check(file, path, gradients=gradients)
-            self._warn_of_rate(progress, path)
+            self._warn_of_others(progress, path)
             with self._all_or_failed(), loading(path):
                 store.load(file, gradients=gradients)
-                self._progress = progress
-                store.commit(progress)
+                self._progress = replace(progress, network=self._progress.network)
+                store.commit(self._progress)
             return
         wanted = self._memory.lasting(gradients=progress.batches > 0)
         for name, array in wanted.items():
             file.check(name, array)
-        self._warn_of_rate(progress, path)
+        self._warn_of_others(progress, path)
         with self._all_or_failed():
             file.load(wanted)
-            self._progress = progress
+            self._progress = replace(progress, network=self._progress.network)
 
     @exclusive
     @other_code()
@@ -265,16 +266,25 @@ class SessionFiles:
         """
         return self._step.end_profiling()
 
-    def _warn_of_rate(self, found: Progress, source: str | os.PathLike[str]) -> None:
-        """Say so where training goes on with another learning rate than the session's."""
+    def _warn_of_others(self, found: Progress, source: str | os.PathLike[str]) -> None:
+        """Say so where training goes on with another learning rate than the session's, or in another network.
+
+        Neither is refused: a model that was exported anew may be written otherwise and compute the same.
+        """
         rate, own = found.optimizer.learning_rate, self._progress.optimizer.learning_rate
         if self._schedule is None and rate != own:
-            warnings.warn(
+            self._warn(
                 f"{os.fspath(source)} was made with a learning rate of {rate}, with which training goes on; the session"
-                f" had {own}: set learning_rate for another one.",
-                PoetWarning,
-                stacklevel=5,
+                f" had {own}: set learning_rate for another one."
             )
+        if self._progress.network and found.network not in ("", self._progress.network):
+            self._warn(
+                f"{os.fspath(source)} was made with another network of the same names and shapes than the session's, "
+                "in which training goes on: if that is not meant, make a session of the files that it was made with."
+            )
+
+    def _warn(self, sentence: str) -> None:
+        warnings.warn(sentence, PoetWarning, stacklevel=6)
 
     def _refuse_half_changed(self, remedy: str = "load a checkpoint first") -> None:
         if not self._failed:

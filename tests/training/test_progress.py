@@ -23,7 +23,13 @@ GROUPED = dataclasses.replace(
 
 @pytest.mark.parametrize(
     "progress",
-    [PROGRESS, GROUPED, Progress(SGD(), 1, None, {}), AMID, AMID.after_batch(1, math.inf)],
+    [
+        PROGRESS,
+        GROUPED,
+        Progress(SGD(), 1, None, {}, network="0123456789abcdef" * 2),
+        AMID,
+        AMID.after_batch(1, math.inf),
+    ],
     ids=["full", "grouped", "empty", "amid an epoch", "a loss that is no number"],
 )
 def test_progress_survives_a_file(progress: Progress) -> None:
@@ -36,7 +42,8 @@ def test_damaged_progress_is_refused(name: str, value: object) -> None:
     values = {**PROGRESS.to_values(), name: value}
     with pytest.raises(InputError, match=r"in format|does not say how far|no such optimizer|no settings"):
         Progress.from_values(values, "file")
-    if name not in ("clip_norm", "groups", "losses"):  # None is a value of it, or what does not name it has none
+    # None is a value of the others, or what does not name one has none.
+    if name not in ("clip_norm", "groups", "losses", "network"):
         values.pop(name)
         with pytest.raises(InputError, match=r"in format None|does not say how far"):
             Progress.from_values(values, "file")

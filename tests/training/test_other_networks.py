@@ -1,4 +1,4 @@
-"""An evaluation graph of another network is refused, and every one of the same network is taken."""
+"""Graphs, checkpoints and stores of another network: what is refused, what is warned of, and what is taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forward_models import parse, random
 import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.description.metadata import NETWORK_KEY
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 
 NET = """g (float[n, 6] x) => (float[n, 5] y) {
     c = MatMul(x, w)
@@ -109,6 +109,37 @@ def test_what_says_nothing_of_its_network_is_taken_as_it_is(tmp_path: Path) -> N
     onnx.save(said, other)
     evaluated, trained = losses(TrainingSession(training, values, eval_model=other))
     assert evaluated != trained
+
+
+def test_a_checkpoint_of_another_network_is_warned_of(tmp_path: Path) -> None:
+    """It is not refused: a model that was exported anew may be written otherwise and compute the same."""
+    own, other = written(tmp_path / "own"), written(tmp_path / "other", "Relu")
+    path, session = tmp_path / "training.safetensors", TrainingSession(*own[:2])
+    session.save_checkpoint(path)
+    TrainingSession(*own[:2]).load_checkpoint(path)
+    into = TrainingSession(*other[:2])
+    with pytest.warns(PoetWarning, match=rf"^{path} was made with another network of the same names and shapes"):
+        into.load_checkpoint(path)
+    into.save_checkpoint(path)
+    TrainingSession(*other[:2]).load_checkpoint(path)  # it is of the network that went on
+
+
+def test_a_store_of_another_network_is_warned_of(tmp_path: Path) -> None:
+    large = {"w": random(6, 4096), "v": random(4096, 5)}
+    text, files = NET.replace("[n,", "[4,"), {}
+    for activation in ("Tanh", "Relu"):
+        (tmp_path / activation).mkdir()
+        net = parse(text.replace("Tanh", activation), large)
+        made = poet_onnx.rewrite(net, target="stock", store="always", **STEP)
+        files[activation] = made.save(tmp_path / activation / "net.onnx")[:2]
+    for _ in range(2):
+        with TrainingSession(*files["Tanh"], store=tmp_path / "store"):
+            pass
+    with (
+        pytest.warns(PoetWarning, match=r"store was made with another network"),
+        TrainingSession(*files["Relu"], store=tmp_path / "store"),
+    ):
+        pass
 
 
 def test_an_exported_model_does_not_say_the_network(tmp_path: Path) -> None:
