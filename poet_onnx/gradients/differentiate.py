@@ -109,6 +109,8 @@ def _check(paths: Paths, trained: Sequence[ir.Value], loss: ir.Value) -> None:
         if known is None or known.rule is None:
             where = f" of {node.domain}" if node.domain else ""
             found.setdefault(f"{node.op_type}{where}", []).append(node.name or "")
+    for node in paths.lost:
+        found.setdefault(f"{node.op_type} (an operand that trains)", []).append(node.name or "")
     if found:
         raise _refusal(found)
     astray = [value.name or "" for value in trained if value not in paths.values]

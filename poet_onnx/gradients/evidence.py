@@ -61,6 +61,8 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     if tensor is None:
         return CONSTANT
     computed = _COMPUTED.match(name) is not None
+    if not of_torch and not _NAMED.match(name) and all(node.op_type == "Clip" and at > 0 for node, at in value.uses()):
+        return CONSTANT  # a limit, as of ReLU6
     if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
         return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
     shape = tuple(tensor.shape.numpy())

@@ -20,10 +20,12 @@ class Paths:
     Attributes:
         values: that depend on a trained parameter and lead to the loss.
         nodes: between them, in the order of the graph.
+        lost: nodes by which more would flow to such a value than is known.
     """
 
     values: frozenset[ir.Value]
     nodes: tuple[ir.Node, ...]
+    lost: tuple[ir.Node, ...]
 
 
 def find_paths(
@@ -52,14 +54,21 @@ def find_paths(
             needed.update(sources(node))
     values = frozenset(reached & needed)
     between = (node for node in graph if values.intersection(node.outputs) and values.intersection(sources(node)))
-    return Paths(values, tuple(between))
+    lost = (node for node in graph if needed.intersection(node.outputs) and values.intersection(_unknown(node)))
+    return Paths(values, tuple(between), tuple(lost))
 
 
 def sources(node: ir.Node) -> list[ir.Value]:
     """Return the inputs of a node that may have a gradient; all of them if nobody knows the operator's."""
     found = gradient(node)
-    inputs = {index: value for index, value in enumerate(node.inputs) if value is not None}
-    if found is None:
-        return list(inputs.values())
-    flows = found.unknown if found.rule is None else inputs.keys() - found.stops
-    return [value for index, value in inputs.items() if index in flows]
+    if found is not None and found.rule is None:
+        return []
+    left_out = found.stops | found.unknown if found is not None else frozenset()
+    return [value for index, value in enumerate(node.inputs) if value is not None and index not in left_out]
+
+
+def _unknown(node: ir.Node) -> list[ir.Value | None]:
+    """Return the inputs of a node whose gradient would be needed, but is not known."""
+    found = gradient(node)
+    places = found.unknown if found is not None else frozenset()
+    return [value for index, value in enumerate(node.inputs) if index in places]

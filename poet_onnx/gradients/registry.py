@@ -22,7 +22,8 @@ class Gradient:
     Attributes:
         rule: writes the gradient's nodes; None for an operator through which none flows.
         stops: inputs that no gradient is of by their nature: shapes, indices, masks, modes.
-        unknown: inputs that one would be of, of an operator without a rule.
+        unknown: inputs that one would be of if anybody had said it, such as a scale: what they are made of is refused
+            if it trains by other ways.
     """
 
     rule: Rule | None
@@ -33,20 +34,23 @@ class Gradient:
 _GRADIENTS: dict[tuple[str, str], Gradient] = {}
 
 
-def gradient_of(*op_types: str, domain: str = "", stops: tuple[int, ...] = ()) -> Callable[[Rule], Rule]:
+def gradient_of(
+    *op_types: str, domain: str = "", stops: tuple[int, ...] = (), unknown: tuple[int, ...] = ()
+) -> Callable[[Rule], Rule]:
     """Register a function as the gradient of operators.
 
-    The function must send a gradient to every input that the builder wants one of, those in `stops` aside.
+    The function must send a gradient to every input that the builder wants one of, but for those named here.
 
     Args:
         op_types: names of the operators.
         domain: of the operators; "" for ONNX's own.
         stops: inputs that no gradient is of by their nature, such as shapes and indices.
+        unknown: inputs whose gradient the function does not know.
     """
 
     def register(rule: Rule) -> Rule:
         for op_type in op_types:
-            _GRADIENTS[domain, op_type] = Gradient(rule, frozenset(stops))
+            _GRADIENTS[domain, op_type] = Gradient(rule, frozenset(stops), frozenset(unknown))
         return rule
 
     return register
@@ -57,7 +61,7 @@ def without_gradient(*op_types: str, unknown: tuple[int, ...] = ()) -> None:
 
     Args:
         op_types: names of the operators.
-        unknown: inputs with which the outputs do change, such as a scale; what trains them is refused.
+        unknown: inputs with which the outputs do change, though nobody has said how.
     """
     for op_type in op_types:
         _GRADIENTS["", op_type] = Gradient(None, unknown=frozenset(unknown))

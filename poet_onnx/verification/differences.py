@@ -43,6 +43,9 @@ _FAINT = 2.0**-12
 """A derivative up to this share of the loss over the tensor's own length may be all rounding, as of a bias whose right
 gradient is 0: the sums that cancel in it are that large."""
 
+_CANCELLED = 2.0**-18
+"""Up to this share of the loss over the tensor's own length a derivative is what is left of sums that cancel."""
+
 _ROUNDED_SHARE = 1 / 8
 """Where rounding may make a larger share of a gradient's length, and that is not faint, nothing is decided by it."""
 
@@ -114,7 +117,7 @@ class Probe:
             expected, error_bar = _derivative(forward, tensor, along, fraction * length)
             allowed = _RELATIVE_ERROR * max(own, abs(expected))
             allowed += min(_most_rounding(share, slope, expected), rounding)
-            cancels = abs(expected) <= error_bar + _NEGLIGIBLE * slope
+            cancels = abs(expected) <= error_bar + _CANCELLED * slope
             blind = not rounding <= (max(share, _FAINT * slope) if cancels else share)  # which NaN is not
             each = cls(along, expected, found, error_bar, allowed, _NEGLIGIBLE * slope, blind)
             if not each.undecided and not each.wrong:

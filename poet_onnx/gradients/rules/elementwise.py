@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.forward.elimination import is_for_inference
 from poet_onnx.gradients.forward.patterns import number
 from poet_onnx.gradients.registry import gradient_of, without_gradient
@@ -162,11 +162,9 @@ def cast(builder: GradientBuilder) -> None:
     builder.send(0, builder.op("Cast", builder.gradient(), to=int(builder.type(builder.input(0)).dtype)))
 
 
-@gradient_of("Dropout", stops=(2,))
+@gradient_of("Dropout", stops=(2,), unknown=(1,))
 def dropout(builder: GradientBuilder) -> None:
     """Drop and scale what the forward node dropped and scaled, by the mask that it saved; for inference, nothing."""
-    if builder.wants(1):
-        raise NoGradientError("its ratio is trained")
     if is_for_inference(builder.node):
         builder.send(0, builder.gradient())
         return

@@ -5,15 +5,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, vocabulary
 
 
-@gradient_of("SoftmaxCrossEntropyLoss", stops=(1,))
+@gradient_of("SoftmaxCrossEntropyLoss", stops=(1,), unknown=(2,))
 def softmax_cross_entropy(builder: GradientBuilder) -> None:
     """Differentiate with the logarithms of the probabilities that the forward node saved."""
-    _refuse_weights(builder)
     extra = [builder.input(2)] if builder.has(2) else []
     gradient = builder.own(
         "SoftmaxCrossEntropyLossGrad",
@@ -26,10 +25,9 @@ def softmax_cross_entropy(builder: GradientBuilder) -> None:
     builder.send(0, gradient)
 
 
-@gradient_of("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT_DOMAIN, stops=(1, 3))
+@gradient_of("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT_DOMAIN, stops=(1, 3), unknown=(2,))
 def softmax_cross_entropy_internal(builder: GradientBuilder) -> None:
     """Differentiate ONNX Runtime's own form, whose index to ignore may be an input."""
-    _refuse_weights(builder)
     given = (builder.gradient(), builder.output(1), *builder.node.inputs[1:])
     gradient = builder.own("SoftmaxCrossEntropyLossInternalGrad", *given, **builder.attributes)
     builder.send(0, gradient)
@@ -40,11 +38,6 @@ def vocabulary_loss(builder: GradientBuilder) -> None:
     """Take the gradient that the node has made, times that of the loss where this is not 1."""
     gradient = builder.output(1)
     builder.send(0, gradient if _is_one(builder.gradient()) else builder.op("Mul", gradient, builder.gradient()))
-
-
-def _refuse_weights(builder: GradientBuilder) -> None:
-    if builder.wants(2):
-        raise NoGradientError("the weights of its classes are trained")
 
 
 def _is_one(value: ir.Value) -> bool:

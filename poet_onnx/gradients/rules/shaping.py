@@ -104,11 +104,9 @@ def split(builder: GradientBuilder) -> None:
     builder.send(0, builder.op("Concat", *parts, axis=builder.attributes.get("axis", 0)))
 
 
-@gradient_of("Pad", stops=(1, 3))
+@gradient_of("Pad", stops=(1, 3), unknown=(2,))
 def pad(builder: GradientBuilder) -> None:
     """Cut the padding off; what was copied into it is added to where it was copied from."""
-    if builder.wants(2):
-        raise NoGradientError("the number that it pads with is trained")
     shape = builder.shape(builder.input(0))
     begins, ends = _padding(builder, len(shape))
     mode = builder.attributes.get("mode", "constant")
