@@ -50,7 +50,7 @@ def find_paths(
             reached.update(output for output in node.outputs if is_real(output))
     needed = {loss}
     for node in reversed(graph):
-        if any(output in needed for output in node.outputs):
+        if any(output in needed and is_real(output) for output in node.outputs):
             needed.update(sources(node))
     values = frozenset(reached & needed)
     between = (node for node in graph if values.intersection(node.outputs) and values.intersection(sources(node)))

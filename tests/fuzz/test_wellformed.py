@@ -172,8 +172,12 @@ DAMAGE: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
     ),
     "no attribute type": ("Attribute 'a' of", lambda m: m.graph.node[0].attribute.add(name="a")),
     "a map": (
-        "not a valid ONNX model",
+        "of the model is a map, as ZipMap",
         lambda m: m.graph.input[0].type.map_type.SetInParent(),
+    ),
+    "a sequence of maps": (
+        "of the model is a map, as ZipMap",
+        lambda m: m.graph.output[0].type.sequence_type.elem_type.map_type.SetInParent(),
     ),
 }
 

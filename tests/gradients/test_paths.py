@@ -41,3 +41,29 @@ def test_a_trained_tensor_is_refused_where_an_operators_gradient_by_it_is_not_kn
         InputError, match=rf"not known: {operator} \(an operand that trains\).*Freeze the parameters before them"
     ):
         poet_onnx.train_graph(parse(text, arrays), loss="mse", train="v")
+
+
+@pytest.mark.parametrize("between", ["h = Identity(i)", "h = Abs(i)"])
+def test_nothing_flows_through_integers(between: str) -> None:
+    text = f"""g (float[4, 6] x) => (float[4, 5] y) {{
+        c = MatMul(x, w)
+        i = Cast <to = 7> (c)
+        {between}
+        y = Cast <to = 1> (h)
+    }}"""
+    with pytest.raises(InputError, match="No gradient of 'loss' leads to 'w'"):
+        poet_onnx.train_graph(parse(text, {"w": random(6, 5)}), loss="mse")
+
+
+def test_a_trained_operand_is_found_far_from_what_it_is_joined_with() -> None:
+    text = """g (float[4, 6] x, int64[4] labels) => (float[4, 5] y) {
+        one = OneHot(labels, five, v)
+        flat = Flatten(one)
+        c = MatMul(x, w)
+        joined = Mul(c, flat)
+        s = ReduceSum <keepdims = 0> (v)
+        y = Add(joined, s)
+    }"""
+    arrays = {"w": random(6, 5), "v": random(2), "five": np.array(5)}
+    with pytest.raises(InputError, match=r"OneHot \(an operand that trains\)"):
+        poet_onnx.train_graph(parse(text, arrays), loss="mse", train="v")

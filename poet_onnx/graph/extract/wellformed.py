@@ -55,7 +55,7 @@ def check_proto(proto: onnx.ModelProto) -> None:
 
     Raises:
         InputError: sparse initializers, two initializers of one name in a graph, two operator sets of one domain, too
-            many graphs in graphs.
+            many graphs in graphs, maps.
     """
     versions: dict[str, int] = {}
     for operators in proto.opset_import:
@@ -78,6 +78,12 @@ def _check_initializers(graph: onnx.GraphProto, level: int = 0) -> None:
         if tensor.name in names:
             raise InputError(f"The model has two initializers {tensor.name!r}: export the model again.")
         names.add(tensor.name)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if _is_map(value.type):
+            raise InputError(
+                f"{value.name!r} of the model is a map, as ZipMap makes one, but only tensors of numbers can be trained"
+                " or planned: export the model without it, in skl2onnx with options={'zipmap': False}."
+            )
     if graph.sparse_initializer:
         shown = listed((repr(tensor.values.name) for tensor in graph.sparse_initializer), _MOST_SHOWN)
         raise InputError(
@@ -85,6 +91,13 @@ def _check_initializers(graph: onnx.GraphProto, level: int = 0) -> None:
             " write them as dense ones, or export the model again without pruning them."
         )
     _check_initializers_in(graph.node, level)
+
+
+def _is_map(kind: onnx.TypeProto) -> bool:
+    """Return whether a type is a map, or holds some."""
+    if kind.HasField("sequence_type"):
+        return _is_map(kind.sequence_type.elem_type)
+    return bool(kind.HasField("map_type"))
 
 
 def _check_initializers_in(nodes: Iterable[onnx.NodeProto], level: int = 0) -> None:
