@@ -67,11 +67,16 @@ def _outputs(node: ir.Node, known: dict[ir.Value, str]) -> Iterator[str]:
 
 
 def _inputs(node: ir.Node, known: dict[ir.Value, str]) -> Iterator[str]:
+    """Yield the hashes of what a node reads; empty ones for what does not count."""
     for index, value in enumerate(node.inputs):
-        is_statistic = node.op_type == _BATCH_NORM and index in _STATISTICS
-        is_counted = value is not None and _SIZES.get(node.op_type) != index
-        is_counted &= not (is_statistic and value is not None and value.is_initializer())
-        yield known[value] if is_counted and value is not None else ""
+        yield "" if value is None or _is_left_out(node, index, value) else known[value]
+
+
+def _is_left_out(node: ir.Node, index: int, value: ir.Value) -> bool:
+    """Return whether an input is a running statistic (N1) or a size (N2)."""
+    if node.op_type == _BATCH_NORM and index in _STATISTICS:
+        return value.is_initializer()
+    return _SIZES.get(node.op_type) == index
 
 
 def _attributes(node: ir.Node) -> Iterator[object]:
