@@ -20,7 +20,7 @@ class Paths:
     Attributes:
         values: that depend on a trained parameter and lead to the loss.
         nodes: between them, in the order of the graph.
-        lost: nodes by which more would flow to such a value than is known.
+        lost: nodes by which more would flow to a parameter than is known.
     """
 
     values: frozenset[ir.Value]
@@ -54,7 +54,7 @@ def find_paths(
             needed.update(sources(node))
     values = frozenset(reached & needed)
     between = (node for node in graph if values.intersection(node.outputs) and values.intersection(sources(node)))
-    lost = (node for node in graph if needed.intersection(node.outputs) and values.intersection(_unknown(node)))
+    lost = (node for node in graph if needed.intersection(node.outputs) and reached.intersection(_unknown(node)))
     return Paths(values, tuple(between), tuple(lost))
 
 

@@ -55,9 +55,10 @@ def test_nothing_flows_through_integers(between: str) -> None:
         poet_onnx.train_graph(parse(text, {"w": random(6, 5)}), loss="mse")
 
 
-def test_a_trained_operand_is_found_far_from_what_it_is_joined_with() -> None:
+def test_a_trained_operand_is_found_far_from_what_trains_and_from_what_it_is_joined_with() -> None:
     text = """g (float[4, 6] x, int64[4] labels) => (float[4, 5] y) {
-        one = OneHot(labels, five, v)
+        bent = Tanh(v)
+        one = OneHot(labels, five, bent)
         flat = Flatten(one)
         c = MatMul(x, w)
         joined = Mul(c, flat)
