@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, spec_of
+from poet_onnx.graph.operators.windows import follows_size
 from poet_onnx.passes.lowering.builder import list_nodes
 
 IMAGE_RANK = 4
 """Dimensions of a tensor of 2-D images: batch, channels and two of the image."""
+
+
+def shares_averages(rank: int, dilations: Iterable[int]) -> bool:
+    """Return whether onnxruntime-training's AveragePoolGrad of such a tensor shares out what AveragePool averages."""
+    return rank <= IMAGE_RANK and all(step == 1 for step in dilations)
 
 
 class RefuseWithoutKernel(InPlacePass):
@@ -49,11 +55,10 @@ def _refusal(found: Mapping[str, list[str]], advice: str) -> InputError:
 
 def _reason(node: ir.Node) -> str | None:
     """Return why a node cannot run, or not to its numbers; None if it can."""
-    if node.op_type in ("AveragePoolGrad", "ConvGrad") and node.attributes.get_string("auto_pad", "").startswith(
-        "SAME"
-    ):
+    if node.op_type in ("AveragePoolGrad", "ConvGrad") and follows_size(node.attributes.get_string("auto_pad", "")):
         return "its kernel takes auto_pad for no padding"
-    if node.op_type == "AveragePoolGrad" and _counts_otherwise(node):
+    rank = 0 if node.outputs[0].shape is None else len(node.outputs[0].shape)
+    if node.op_type == "AveragePoolGrad" and not shares_averages(rank, node.attributes.get_ints("dilations", ())):
         return "its kernel knows neither a third dimension nor dilations"
     if node.domain != MICROSOFT_DOMAIN:
         return None
@@ -62,12 +67,6 @@ def _reason(node: ir.Node) -> str | None:
     if node.op_type == "ConvGrad" and _writes_past_its_output(node):
         return "with groups, its kernel writes past its output unless images are 2-D"
     return None
-
-
-def _counts_otherwise(node: ir.Node) -> bool:
-    """Return whether the kernel of an AveragePoolGrad does not share out what an AveragePool takes together."""
-    rank = 0 if node.outputs[0].shape is None else len(node.outputs[0].shape)
-    return rank > IMAGE_RANK or any(step != 1 for step in node.attributes.get_ints("dilations", ()))
 
 
 def _writes_past_its_output(node: ir.Node) -> bool:

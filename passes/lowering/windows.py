@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from poet_onnx.graph.operators.windows import split_padding
+from poet_onnx.graph.operators.windows import follows_size, reach_of, split_padding
 from poet_onnx.passes.node_builder import NodeBuilder
 
 
@@ -83,8 +83,8 @@ def read_window(
     begins, padded = list(pads[:rank]), list(pads[rank:])
     ends = []
     for axis in range(rank):
-        reach = (pixels[axis] - 1) * strides[axis] + dilations[axis] * (taps[axis] - 1) + 1
-        if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        reach = reach_of(pixels[axis], taps[axis], strides[axis], dilations[axis])
+        if follows_size(automatic):
             begins[axis], padded[axis] = split_padding(automatic, max(0, reach - image[axis]))
         elif automatic == "VALID":
             begins[axis] = padded[axis] = 0

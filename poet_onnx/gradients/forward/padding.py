@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from poet_onnx.gradients.forward.patterns import is_op
-from poet_onnx.graph.operators.windows import split_padding
+from poet_onnx.graph.operators.windows import follows_size, reach_of, split_padding
 from poet_onnx.graph.shapes import TensorType, infer
 
 _WINDOWS = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
@@ -34,7 +34,7 @@ def _automatic(node: ir.Node) -> str:
 
 
 def _follows(node: ir.Node) -> bool:
-    return _automatic(node).startswith("SAME") or "output_shape" in node.attributes
+    return follows_size(_automatic(node)) or "output_shape" in node.attributes
 
 
 def _sides(node: ir.Node, types: Mapping[str, TensorType]) -> list[int]:
@@ -51,6 +51,6 @@ def _sides(node: ir.Node, types: Mapping[str, TensorType]) -> list[int]:
     for size, count, taps, stride, dilation, more in zip(
         image, windows, kernel, strides, dilations, extra, strict=True
     ):
-        total = (count - 1) * stride + dilation * (taps - 1) + 1 + more - size
+        total = reach_of(count, taps, stride, dilation) + more - size
         totals.append(total if is_transposed else max(0, total))
     return totals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.forward.elimination import is_for_inference
@@ -111,6 +112,9 @@ def clip(builder: GradientBuilder) -> None:
     Exporters write `clamp`, `hardtanh` and `relu6` as Clip. Where they do not say which it was, 0 and 6 are ReLU6's,
     whose ends have no gradient, in torch as in other frameworks.
     """
+    _limits(builder)
+    if not builder.wants(0):
+        return
     source = builder.input(0)
     is_relu6 = all(builder.has(index) for index in (1, 2)) and tuple(map(number, builder.node.inputs[1:3])) == _RELU6
     has_no_ends = is_open(builder.node) or (is_relu6 and not is_clamp(builder.node))
@@ -120,31 +124,31 @@ def clip(builder: GradientBuilder) -> None:
         masks.append(builder.op(above, source, builder.input(1)))
     if builder.has(2):
         masks.append(builder.op(below, source, builder.input(2)))
-    _limits(builder)
-    if not builder.wants(0):
-        return
     if not masks:
         builder.send(0, builder.gradient())
         return
-    mask = masks[0] if len(masks) == 1 else builder.op("And", *masks)
-    builder.send(0, builder.op("Mul", builder.gradient(), builder.as_real(mask, source)))
+    _send_where(builder, 0, masks[0] if len(masks) == 1 else builder.op("And", *masks))
 
 
 def _limits(builder: GradientBuilder) -> None:
     """Send the gradients of a Clip's limits that are trained."""
-    source, y = builder.input(0), builder.output()
+    has_both = builder.has(1) and builder.has(2)
     if builder.wants(1):
-        bound = builder.input(1)
-        is_below = builder.op("Less", source, bound)
-        if builder.has(2):
-            is_below = builder.op("And", is_below, builder.op("Not", builder.op("Greater", bound, builder.input(2))))
-        builder.send(1, builder.reduced(builder.op("Mul", builder.gradient(), builder.as_real(is_below, y)), 1))
+        mask = builder.op("Less", builder.input(0), builder.input(1))
+        if has_both:
+            mask = builder.op("And", mask, builder.op("LessOrEqual", builder.input(1), builder.input(2)))
+        _send_where(builder, 1, mask)
     if builder.wants(2):
-        bound = builder.input(2)
-        is_above = builder.op("Greater", source, bound)
-        if builder.has(1):
-            is_above = builder.op("Or", is_above, builder.op("Greater", builder.input(1), bound))
-        builder.send(2, builder.reduced(builder.op("Mul", builder.gradient(), builder.as_real(is_above, y)), 2))
+        mask = builder.op("Greater", builder.input(0), builder.input(2))
+        if has_both:
+            mask = builder.op("Or", mask, builder.op("Greater", builder.input(1), builder.input(2)))
+        _send_where(builder, 2, mask)
+
+
+def _send_where(builder: GradientBuilder, index: int, mask: ir.Value) -> None:
+    """Send the gradient to an input where a mask holds, and zero elsewhere."""
+    chosen = builder.op("Mul", builder.gradient(), builder.as_real(mask, builder.output()))
+    builder.send(index, builder.reduced(chosen, index))
 
 
 @gradient_of("Where", stops=(0,))

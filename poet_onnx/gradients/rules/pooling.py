@@ -10,10 +10,8 @@ from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.passes.lowering.pooling import shares_of, sum_windows
+from poet_onnx.passes.lowering.runnable import shares_averages
 from poet_onnx.passes.lowering.windows import read_window
-
-_DIMENSIONS = 3
-"""Of an image from which on AveragePoolGrad is wrong."""
 
 
 @gradient_of("MaxPool")
@@ -28,17 +26,16 @@ def max_pool(builder: GradientBuilder) -> None:
 def average_pool(builder: GradientBuilder) -> None:
     """Share the gradient among each window's elements.
 
-    That is an AveragePoolGrad where the kernel of onnxruntime-training 1.19 is right: it knows no dilations and no
-    third dimension.
+    That is an AveragePoolGrad where the kernel of onnxruntime-training 1.19 is right.
     """
     attributes = builder.attributes
-    image, pixels = (builder.shape(value)[2:] for value in (builder.input(0), builder.output()))
-    if len(image) < _DIMENSIONS and set(attributes.get("dilations") or (1,)) == {1}:
+    shape, pixels = builder.shape(builder.input(0)), builder.shape(builder.output())[2:]
+    if shares_averages(len(shape), attributes.get("dilations") or ()):
         builder.send(0, builder.op("AveragePoolGrad", builder.gradient(), **attributes))
         return
-    window, dtype = read_window(builder, image, pixels), builder.type(builder.output()).dtype
-    d_y = builder.op("Mul", builder.gradient(), shares_of(builder, window, image, pixels, dtype))
-    builder.send(0, sum_windows(builder, d_y, window, (builder.shape(builder.input(0)), pixels), dtype))
+    window, dtype = read_window(builder, shape[2:], pixels), builder.type(builder.output()).dtype
+    d_y = builder.op("Mul", builder.gradient(), shares_of(builder, window, shape[2:], pixels, dtype))
+    builder.send(0, sum_windows(builder, d_y, window, (shape, pixels), dtype))
 
 
 @gradient_of("GlobalAveragePool")

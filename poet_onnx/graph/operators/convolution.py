@@ -24,7 +24,7 @@ from poet_onnx.graph.operators.spec import (
     elements,
     family,
 )
-from poet_onnx.graph.operators.windows import PIXELS, WINDOW, window_pixels
+from poet_onnx.graph.operators.windows import PIXELS, WINDOW, follows_size, window_pixels
 from poet_onnx.graph.training_graph import Tensor
 
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
@@ -154,7 +154,7 @@ def _multiplies_input_directly(call: Call, x: Tensor, weight: Tensor) -> bool:
 
 def _is_unpadded(call: Call, kernel: tuple[int, ...]) -> bool:
     automatic = call.attributes.get("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+    if follows_size(automatic):
         # With stride 1 the padding is dilation x (kernel - 1).
         return all(size == 1 for size in kernel)
     return automatic == "VALID" or not any(call.integers("pads"))

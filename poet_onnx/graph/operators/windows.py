@@ -35,7 +35,7 @@ def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[
             f"make no window over an image of {list(image)}"
         )
     automatic = context.attributes.get("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+    if follows_size(automatic):
         return tuple(math.ceil(size / stride) for size, stride in zip(image, strides, strict=True))
     if automatic not in ("NOTSET", "VALID", ""):
         raise RuleError(f"it has no padding of the kind {automatic!r}")
@@ -48,6 +48,16 @@ def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[
         rounded = math.ceil if context.integer("ceil_mode", 0) else math.floor
         pixels.append(rounded(beyond / strides[axis]) + 1)
     return tuple(pixels)
+
+
+def follows_size(automatic: object) -> bool:
+    """Return whether an `auto_pad` says that the padding follows from the size of the image."""
+    return automatic in ("SAME_UPPER", "SAME_LOWER")
+
+
+def reach_of(places: int, taps: int, stride: int, dilation: int) -> int:
+    """Return the pixels from the first tap of the first window to the last tap of the last one, along an axis."""
+    return (places - 1) * stride + dilation * (taps - 1) + 1
 
 
 def split_padding(automatic: str, total: int) -> tuple[int, int]:
