@@ -1,7 +1,8 @@
 """Plans of one model for several RAM budgets, over one set of parameters.
 
-The smallest budget is planned first. It says which parameters live in a store; with the larger ones the same do, so
-that a training can go from one plan to another between two steps and finds all of its state where it was.
+The smallest budget is planned first. It says which parameters live in a store, and in which order terms are added up;
+with the larger ones it is the same. So a training can go from one plan to another between two steps: it finds all of
+its state where it was, and goes on to the same bits.
 """
 
 from __future__ import annotations
@@ -15,13 +16,10 @@ from poet_onnx.description.family import FAMILY_KEY, PlanFamily, budget_name
 from poet_onnx.description.metadata import TRAINING_KEY
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.quantities import Budget, parse_budget
-from poet_onnx.rewriting.request import Request
+from poet_onnx.rewriting.request import Common, Request
 
 if TYPE_CHECKING:
     from poet_onnx.rewriting.rewrite import RewriteResult
-
-Planned = Callable[[Request, "tuple[str, ...] | None"], "RewriteResult"]
-"""Rewrites for a request, with the parameters in a store that are named; None leaves that open."""
 
 
 def budgets_of(request: Request) -> list[Budget]:
@@ -44,21 +42,23 @@ def budgets_of(request: Request) -> list[Budget]:
     return [found[size_bytes] for size_bytes in sorted(found)]
 
 
-def planned_family(request: Request, budgets: Sequence[Budget], planned: Planned) -> RewriteResult:
+def planned_family(
+    request: Request, budgets: Sequence[Budget], planned: Callable[[Request], RewriteResult]
+) -> RewriteResult:
     """Rewrite for every budget, the smallest first; return the result for the largest, with the others in it.
 
     Raises:
         CheckFailedError: if two plans do not keep the same state.
     """
     found: list[RewriteResult] = []
-    stored: tuple[str, ...] | None = None
+    common: Common | None = None
     for budget in budgets:
         options = replace(request.options, ram_budgets=(), ram_budget=budget.size_bytes)
         with warnings.catch_warnings():
             if found:
                 warnings.simplefilter("ignore", PoetWarning)  # what the first one said
-            found.append(planned(replace(request, options=options, budget=budget), stored))
-        stored = found[-1].plan.stored
+            found.append(planned(replace(request, options=options, budget=budget, common=common)))
+        common = Common(found[-1].plan.stored, found[-1].plan.expansions)
     sizes = tuple(budget.size_bytes or 0 for budget in budgets)
     first = found[0].model.metadata_props[TRAINING_KEY]
     for result, size_bytes in zip(found, sizes, strict=True):

@@ -274,13 +274,14 @@ def _worth_joules(best: Answer | None) -> float:
 def _variant_answer(
     asked: Asked, variant: GraphVariant, known: Sequence[tuple[Step, ...]], best: Answer | None, end: float
 ) -> Answer | Failure | None:
-    """Schedule a variant in what is left until a moment of `time.monotonic`; None where it is not worth that.
+    """Schedule a variant in what is left until a moment of `time.monotonic`; None where it may not or need not be.
 
     Known steps that keep the limits are the dearest answer; the search ends where none is worth it beside the best
     plan of another variant.
     """
     baseline = asked.baseline(variant)
-    if not known and baseline.problem.base_joules >= _worth_joules(best):
+    is_dear = not known and baseline.problem.base_joules >= _worth_joules(best)
+    if is_dear or not asked.request.allows(variant.expansions):
         return None
     candidate = asked.candidate(baseline)
     problem, limits = candidate.problem, candidate.limits

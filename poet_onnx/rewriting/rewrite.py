@@ -170,8 +170,8 @@ def rewrite(
     made = given.train_graph
     budgets = budgets_of(settled)
 
-    def planned(request: Request, stored: tuple[str, ...] | None) -> RewriteResult:
-        return _rewritten(given.model.clone(), request, given.forward, made, stored)
+    def planned(request: Request) -> RewriteResult:
+        return _rewritten(given.model.clone(), request, given.forward, made)
 
     with own_errors():
         if budgets:
@@ -230,7 +230,6 @@ def _rewritten(
     request: Request,
     forward: Callable[[], ir.Model | None] = lambda: None,
     made: TrainGraph | None = None,
-    stored: tuple[str, ...] | None = None,
 ) -> RewriteResult:
     """Rewrite a model, which is changed: normalize it, plan the variants of its graph, carry the best plan out.
 
@@ -239,7 +238,6 @@ def _rewritten(
         request: what was asked for.
         forward: returns the evaluation graph of the same loss, if there is one.
         made: what the model comes from, if it was made of a forward model.
-        stored: names of what lives in a store, where that is settled.
     """
     # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
     if VERSION_KEY in model.metadata_props or any(map(_is_planned, model.graph)):
@@ -259,7 +257,7 @@ def _rewritten(
         EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=request.threads
     )
     constants = cache(partial(constants_of, made, source.model))
-    answer = answer_where_it_fits(source.model, request, updates, beside, constants, settled=stored)
+    answer = answer_where_it_fits(source.model, request, updates, beside, constants)
     region_bytes, evaluation = answer.laid_out.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
         region_bytes = max(region_bytes, evaluation.region.region_bytes)

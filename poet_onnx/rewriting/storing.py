@@ -162,13 +162,11 @@ def answer_where_it_fits(
     updates: Updates | None,
     evaluation: Callable[..., EvaluationStep | None],
     constants: Callable[[], StoredConstants],
-    *,
-    settled: tuple[str, ...] | None = None,
 ) -> Answer:
     """Plan a step as `answer_of` does, with parameters in a store where that is asked for, or not all fits into RAM.
 
     What the process runs besides, `evaluation` returns for what is `stored`, and for the `constants` of which some may
-    live there. `settled` has the names of what lives in a store, where that is settled; none of them for no store.
+    live there.
 
     Raises:
         InputError: if a store is asked for that cannot be; and what `answer_of` raises.
@@ -177,8 +175,8 @@ def answer_where_it_fits(
     if request.plan is not None:
         options = variant_options(request.plan, request.device.name, request.options.target, in_words(updates))
         return ways.stored(options[-1]) if options[-1] else ways.resident()
-    if settled is not None:
-        return ways.stored(settled) if settled else ways.resident()
+    if request.common is not None:
+        return ways.stored(request.common.stored) if request.common.stored else ways.resident()
     obstacle = _obstacle(request, updates)
     if request.options.store in (FROZEN, ALWAYS) and obstacle:
         raise InputError(f"Parameters cannot live in a store {obstacle}.")

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from poet_onnx import TrainingSession
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SHARES = (0.6, 0.8)
 """Parts of the step's memory that are in the smaller budgets; the largest has all of it."""
@@ -27,9 +31,7 @@ BATCH, SIDE, CLASSES = 4, 64, 30
 
 def write_elastic_net(path: Path) -> Path:
     """Export a net without a loss whose activations are most of what it takes, and return its path."""
-    import onnx
     import torch
-    from export_models import export_forward, quiet
     from torch import nn
 
     torch.manual_seed(0)
@@ -37,9 +39,26 @@ def write_elastic_net(path: Path) -> Path:
     for width in (3, 12, 12, 12):
         layers += [nn.Conv2d(width, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU()]
     head = (nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(12 * 64, 200), nn.Dropout(0.3), nn.Linear(200, CLASSES))
-    net = nn.Sequential(*layers, *head)
+    return _exported([*layers, *head], path)
+
+
+def write_two_convolutions(path: Path) -> Path:
+    """Export a net whose weight gradients are added up otherwise where RAM is tight, and return its path."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+    return _exported([*layers, nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(8 * 64, CLASSES)], path)
+
+
+def _exported(layers: Sequence[nn.Module], path: Path) -> Path:
+    import onnx
+    import torch
+    from export_models import export_forward, quiet
+
     with quiet():
-        onnx.save(export_forward(net, {"x": torch.zeros(BATCH, 3, SIDE, SIDE)}), path)
+        onnx.save(export_forward(torch.nn.Sequential(*layers), {"x": torch.zeros(BATCH, 3, SIDE, SIDE)}), path)
     return path
 
 
