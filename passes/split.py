@@ -16,7 +16,8 @@ Rules:
         used.
     S5. Parts are of equal size but for one row, and never of a single row: ONNX Runtime multiplies a vector by other
         kernels than a matrix, which round differently. They are as small as asked for, or larger where smaller ones
-        would add up in another order than the whole product does with so many threads; none where all would.
+        would add up in another order than the whole product does with so many threads; none where all would. A
+        gradient has at most 512 of them, for their nodes take memory, too.
     S6. Accumulate nodes of one buffer form a chain; the last one takes over the accumulator's output.
 """
 
@@ -34,6 +35,9 @@ from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.sgemm import terms_at_once
 from poet_onnx.passes.node_builder import initializer
+
+_MOST_PARTS = 512
+"""Of a gradient: a session takes some 20 KB for the nodes of each."""
 
 _CONVOLUTIONS = {("ConvGrad", MICROSOFT_DOMAIN): 1, ("ConvWeightGradient", POET_DOMAIN): 0}
 """Gradients of convolutions, and which output is the weight's."""
@@ -72,7 +76,7 @@ class SplitWeightGradients(InPlacePass):
         """Set what is split.
 
         Args:
-            part_bytes: size above which gradients are split; parts are no larger where rows permit it.
+            part_bytes: size above which gradients are split; parts are no larger where rows and S5 permit it.
             threads: inside an operator, with which parts have the bits of the whole (S5).
             spared: names of buffers of gradients that stay whole.
         """
@@ -131,7 +135,7 @@ class SplitWeightGradients(InPlacePass):
     def _parts(self, gradient: _Gradient, row_bytes: int) -> tuple[int, ...]:
         """Return the rows of each part (S5); none if only the whole has its bits."""
         rows = gradient.rows
-        most = min(-(-rows // max(2, self._part_bytes // row_bytes)), rows // 2)
+        most = min(-(-rows // max(2, self._part_bytes // row_bytes)), rows // 2, _MOST_PARTS)
         for count in range(most, 1, -1):
             size, larger = divmod(rows, count)
             if all(_adds_up_alike(gradient, each, self._threads) for each in {size, size + (larger > 0)}):
@@ -225,13 +229,13 @@ class _Splitter:
         gradient = self.gradient
         maker = gradient.maker
         if rows := _rows_of_gather(maker):
-            self._accumulate("AccumulateRows", rows, [])
+            self._accumulate(0, "AccumulateRows", rows, [])
         else:
             first = 0
             for number, count in enumerate(gradient.parts):
                 part = self._part(number, first, count)
                 offset = ir.AttrInt64("offset", first * gradient.row_elements)
-                self._accumulate("Accumulate", [part], [offset])
+                self._accumulate(number, "Accumulate", [part], [offset])
                 first += count
         if self.flag is None:
             return
@@ -299,12 +303,11 @@ class _Splitter:
         self.nodes.append(ir.Node("", "Slice", [value, *bounds], outputs=[output], name=name))
         return output
 
-    def _accumulate(self, op_type: str, parts: list[ir.Value | None], attributes: list[ir.Attr]) -> None:
+    def _accumulate(self, number: int, op_type: str, parts: list[ir.Value | None], attributes: list[ir.Attr]) -> None:
         """Write an accumulating node behind those of the same buffer (S6)."""
         old = self.gradient.accumulator
         overwrite = old.inputs[2]
         after = [] if self.flag is None else [self.flag]
-        number = sum(1 for node in self.nodes if node.domain == POET_DOMAIN)
         name = f"{old.name}/part_{number}"
         self.flag = ir.Value(name=f"{old.outputs[0].name}/part_{number}", type=ir.TensorType(ir.DataType.BOOL))
         self.flag.shape = ir.Shape([1])

@@ -112,12 +112,13 @@ def _scales(node: ir.Node) -> bool:
 
 def _is_filled(array: Array) -> bool:
     """Return whether all numbers are the same."""
-    return array.size == 0 or bool((array == array.flat[0]).all())
+    return array.size == 0 or bool(array.min() == array.max())
 
 
 def _is_mask(array: Array) -> bool:
     """Return whether there are numbers that no weight has."""
-    return bool((~np.isnan(array) & (np.abs(array) >= LARGEST_WEIGHT)).any())
+    ends = np.fmin.reduce(array, axis=None, initial=0), np.fmax.reduce(array, axis=None, initial=0)
+    return bool(max(-float(ends[0]), float(ends[1])) >= LARGEST_WEIGHT)
 
 
 def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:

@@ -200,8 +200,9 @@ def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
 
 def _check_finite(value: ir.Value) -> None:
     array = np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(())
-    wrong = int(array.size - np.isfinite(array.astype(np.float32, copy=False)).sum())
-    if wrong:
+    ends = np.array([array.min(initial=0), array.max(initial=0)], np.float32)  # without an array beside a large one
+    if not np.isfinite(ends).all():
+        wrong = int(array.size - np.isfinite(array.astype(np.float32, copy=False)).sum())
         raise InputError(
             f"Parameter '{value.name}' holds {wrong} numbers of {array.size} that are NaN or infinite: give a model"
             " whose numbers are finite, or freeze the parameter."

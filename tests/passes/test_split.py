@@ -125,6 +125,16 @@ def test_parts_are_even_and_never_a_single_row(model_path: Callable[..., Path]) 
         assert max(counts) - min(counts) <= 1
 
 
+def test_a_large_gradient_has_few_parts(tmp_path: Path) -> None:
+    """Each has nodes, which a session holds and a scheduler looks at."""
+    node = helper.make_node("MatMul", ["x", "weight"], ["scores"], name="product")
+    path = export_small(tmp_path, [node], {"weight": (1200, 8)}, x=(4, 1200), classes=8)
+    whole, split = _normal(path), _normal(path)
+    SplitWeightGradients(2 * 8 * 4, threads=1)(split)  # two rows
+    assert sum(node.op_type == "Accumulate" for node in split.graph) == 512
+    assert _state(split, (False, True)) == _state(whole, (False, True))
+
+
 def test_what_fits_stays_whole(model_path: Callable[..., Path]) -> None:
     model = _normal(model_path("resnet18"))
     before = ir.to_proto(model).SerializeToString()
