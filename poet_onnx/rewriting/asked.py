@@ -30,7 +30,15 @@ from poet_onnx.simulate import simulate
 
 
 class NoRoomError(InfeasibleError):
-    """A RAM budget leaves a step nothing besides what is in RAM all the time."""
+    """A RAM budget leaves a step nothing besides what is in RAM all the time.
+
+    Attributes:
+        least_bytes: no plan needs less.
+    """
+
+    def __init__(self, message: str, least_bytes: int) -> None:
+        super().__init__(message)
+        self.least_bytes = least_bytes
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,10 @@ class Asked:
         budget = RequestedBudget.of(request, baseline, ordered, process, evaluation)
         step_bytes = budget.step_bytes(baseline.graph)
         if gives_way and step_bytes is not None and step_bytes <= 0:
-            raise NoRoomError(f"The budget is {-step_bytes:,} bytes less than what is in RAM besides the step.")
+            least_bytes = (budget.bound_bytes or 0) - step_bytes
+            raise NoRoomError(
+                f"The budget is {-step_bytes:,} bytes less than what is in RAM besides the step.", least_bytes
+            )
         asked = cls(request, baseline, original, ordered, budget, deadline, evaluation, measured_graph)
         if evaluation is None:
             return asked
@@ -98,10 +109,11 @@ class Asked:
         """
         bound_bytes, least_bytes = self.budget.bound_bytes, self.budget.least_variant_bytes(self.first)
         if bound_bytes is not None and least_bytes > bound_bytes:
-            raise NoRoomError(f"The budget is {least_bytes - bound_bytes:,} bytes less than what every plan needs.")
+            missing_bytes = least_bytes - bound_bytes
+            raise NoRoomError(f"The budget is {missing_bytes:,} bytes less than what every plan needs.", least_bytes)
         room_bytes = self.budget.plan_bytes(self.first) if in_order else None
         if room_bytes is not None and self.ordered.transient_peak_bytes > room_bytes:
-            raise NoRoomError("The budget is less than what the step needs in its order.")
+            raise NoRoomError("The budget is less than what the step needs in its order.", least_bytes)
 
     def candidate(self, baseline: Baseline) -> Candidate:
         """Return what is asked of the plan of a variant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from poet_onnx.choices import ALWAYS, FROZEN, NEVER
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.metadata import Updates
-from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
+from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError, PoetError
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.roles import find_roles
@@ -103,9 +104,20 @@ class _Ways:
                 if not isinstance(error, NoRoomError):
                     raise error from None
                 return self.resident()
+            except (InfeasibleError, LimitReachedError) as other:
+                raise self._refusal(error, other) from None
         seconds = max(_LEVEL_SECONDS, 2 * (time.monotonic() - begin))
         is_dear = found.asked.ordered.energy_joules < _worth_joules(found) and could_save(found, end)
         return self._better(found, end, seconds) if found.plan.stored or is_dear else found
+
+    def _refusal(self, resident: PoetError, stored: PoetError) -> PoetError:
+        """Return the refusal that names the smaller budget: of all in RAM, or of what lives in a store."""
+        if isinstance(resident, NoRoomError) and resident.least_bytes < _smallest_budget_bytes(stored):
+            try:
+                self.resident()
+            except (InfeasibleError, LimitReachedError) as error:
+                resident = error
+        return min(stored, resident, key=_smallest_budget_bytes)
 
     def _better(self, best: Answer, end: float, seconds: float) -> Answer:
         """Return an answer that keeps a part in RAM, if one spends less than another one.
@@ -149,6 +161,12 @@ class _Ways:
         options = replace(self.request.options, time_limit_seconds=seconds)
         hurried = replace(self.request, options=options, known_plans=())
         return self.stored(level.stored, request=hurried, gives_way=True, in_order=in_order)
+
+
+def _smallest_budget_bytes(error: PoetError) -> float:
+    """Return the budget that a refusal names, infinite where it names none."""
+    named = error.smallest_budget_bytes if isinstance(error, (InfeasibleError, LimitReachedError)) else None
+    return named or math.inf
 
 
 def _worth_joules(best: Answer) -> float:

@@ -12,6 +12,7 @@ from stored_nets import write_net
 import poet_onnx
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import ProcessMeasurement
+from poet_onnx.errors import InfeasibleError
 
 TIMES = 3
 SETTINGS: dict[str, Any] = {
@@ -64,6 +65,17 @@ def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path
         modelled = poet_onnx.rewrite(net, store=store, **SETTINGS).process.peak_bytes
         found = poet_onnx.rewrite(net, store=store, costs=small, **SETTINGS).process.peak_bytes
         assert (found < modelled) is is_measured
+
+
+@pytest.mark.parametrize("budget", ["42MiB", "43MiB"])
+def test_a_refusal_names_the_smaller_budget_of_both_ways(tmp_path: Path, budget: str) -> None:
+    """The buffers of a store take more than these parameters and what an optimizer keeps of them."""
+    net, found = write_net("text", tmp_path / "net.onnx"), {}
+    for store in ("never", "always", "auto"):
+        with pytest.raises(InfeasibleError) as error:
+            poet_onnx.rewrite(net, store=store, ram_budget=budget, **SETTINGS)
+        found[store] = error.value.smallest_budget_bytes
+    assert found["auto"] == found["never"] < found["always"]
 
 
 @pytest.mark.deep
