@@ -189,20 +189,18 @@ def _measured_process(
 ) -> dict[str, tuple[int, str]]:
     of_training = said.costs.target == "training" and known.training_runtime_bytes is not None
     prefix = "training_" if of_training else ""
-    more_bytes = 0 if of_training else saved.runtime_bytes  # it has one Python
-    added = f", and {more_bytes:,} bytes that other versions of Python and onnxruntime take more" if more_bytes else ""
-    fields = {
-        f"{prefix}runtime_bytes": (
-            found.runtime_bytes + more_bytes,
-            said.measured(f"VmRSS after the imports of a training process with {said.costs.runtime}{added}"),
-        ),
-        f"{prefix}import_bytes": (
-            found.import_bytes + more_bytes,
-            said.measured(f"VmHWM after the imports of a training process with {said.costs.runtime}{added}"),
-        ),
-    }
+    others = Saved(0) if of_training else saved  # that runtime has one Python
+    fields = {}
+    for name, when, found_bytes, more_bytes in (
+        ("runtime_bytes", "VmRSS", found.runtime_bytes, others.runtime_bytes),
+        ("import_bytes", "VmHWM", found.import_bytes, others.runtime_bytes + others.loading_bytes),
+    ):
+        source = f"{when} after the imports of a training process with {said.costs.runtime}"
+        if more_bytes:
+            source += f", and {more_bytes:,} bytes that other versions of Python and onnxruntime take more"
+        fields[f"{prefix}{name}"] = found_bytes + more_bytes, said.measured(source)
     of_threads = (said.costs.threads - 1) * (known.session_bytes_per_thread or 0)
-    session_bytes = found.session_bytes - of_threads + (0 if of_training else saved.session_bytes)
+    session_bytes = found.session_bytes - of_threads + others.session_bytes
     if session_bytes > known.session_bytes:
         source = said.measured(f"what the peak of {said.board.model} left beside its nodes and tensors")
         fields["session_bytes"] = (session_bytes, source)

@@ -25,7 +25,7 @@ _SAVING_BYTES, _RESUMING_BYTES, _EXPORTING_BYTES = 250_000, 200_000, 200_000
 """What `save_checkpoint`, `load_checkpoint` and `export_inference_model` leave in memory, besides names: together .15
 to .58 MB, names included, were measured in graphs of up to 800 nodes (stock onnxruntime 1.31, Python 3.11)."""
 
-_SAVING_STORED_BYTES = 300_000
+_SAVING_STORED_BYTES = 160_000
 """Besides, where parameters live in a store: calls left .84 MB at most, where .68 MB were counted and .2 MB are usual,
 in two of some forty processes on a busy machine whose library had just been written."""
 
@@ -44,9 +44,10 @@ _RUNNING_BYTES_PER_NODE = 160
 """What the first runs note of a node of the training graph, which loading it does not (recurrent nets of 1,000 to
 13,900 nodes, stock onnxruntime 1.32, Python 3.11)."""
 
-_UNPACKED_BYTES_PER_NODE = 900
-"""Besides, of a node of a decoder whose graph is in the file of another one: 300 to 900 were measured (Qwen2 of 8 and
-24 layers with 4-bit weights, likewise), 400 of them its message."""
+_UNPACKED_BYTES_PER_NODE = 400
+"""Besides, of a node of a decoder whose graph is in the file of another one, for its message. With Qwen2 of 8 and 24
+layers and 4-bit weights all calls left 1.0 to 2.1 and 3.9 to 4.9 MB, where 2.4 and 5.4 MB are counted (stock
+onnxruntime 1.23 to 1.32, Python 3.10 to 3.13)."""
 
 _CONSTANT_COPIES = 2
 """Of a constant that evaluation alone has: what was read of the file leaves its place in the heap, if it has no pages
@@ -205,7 +206,7 @@ def process_memory(
         size_bytes, kind = tensor.size_bytes, LINES[tensor.role]
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
-    session_bytes = costs.session_bytes + costs.graph_bytes(graph, operators)
+    session_bytes = costs.session_bytes - costs.spared_bytes(operators) + costs.graph_bytes(graph, operators)
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
     session_bytes += most_heap_bytes + len(operators) * _RUNNING_BYTES_PER_NODE if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)

@@ -11,32 +11,42 @@ from poet_onnx.errors import InputError
 
 
 class Saved(NamedTuple):
-    """What a process takes less than with the versions that take the most."""
+    """What a process takes less than with the versions that take the most.
+
+    Attributes:
+        runtime_bytes: of what is imported.
+        session_bytes: of a session.
+        loading_bytes: besides, at the peak before the first step.
+    """
 
     runtime_bytes: int
-    session_bytes: int
+    session_bytes: int = 0
+    loading_bytes: int = 0
 
 
 _PYTHONS = {
     "3.10": Saved(1_650_000, 400_000),
-    "3.11": Saved(350_000, 0),
+    "3.11": Saved(350_000),
     "3.12": Saved(1_150_000, 400_000),
     "3.13": Saved(1_450_000, 400_000),
-    "3.14": Saved(0, 0),
+    "3.14": Saved(0),
 }
 """What versions of Python save, measured on x86_64 with onnxruntime 1.31; for 3.10 with 1.23, its last one."""
 
-_RUNTIMES_BYTES = {
-    "1.23": 2_550_000,
-    "1.24": 1_600_000,
-    **dict.fromkeys(("1.25", "1.26", "1.27"), 1_300_000),
-    **dict.fromkeys(("1.28", "1.29", "1.30"), 1_100_000),
-    "1.31": 700_000,
-    "1.32": 0,
+_RUNTIMES = {
+    "1.23": Saved(2_550_000, loading_bytes=1_000_000),
+    "1.24": Saved(1_600_000, loading_bytes=1_100_000),
+    "1.25": Saved(1_600_000, loading_bytes=1_000_000),
+    "1.26": Saved(1_500_000, loading_bytes=900_000),
+    "1.27": Saved(1_300_000, loading_bytes=1_000_000),
+    "1.28": Saved(1_200_000, loading_bytes=1_100_000),
+    **dict.fromkeys(("1.29", "1.30"), Saved(1_100_000, loading_bytes=800_000)),
+    "1.31": Saved(700_000, loading_bytes=500_000),
+    "1.32": Saved(0),
 }
-"""Bytes that versions of onnxruntime take less than 1.32 does, measured on x86_64 with Python 3.11 and ten models
-(scripts/results/every_call.csv); 1.32 takes .5 to .7 MB more than 1.31 while six models train, and .8 while they are
-loaded."""
+"""What versions of onnxruntime save beside 1.32, measured on x86_64 with Python 3.11: with 1.31 .5 to .7 MB while ten
+models train (scripts/results/every_call.csv). Before the first step it was 1.2 MB, and twice that with older ones, for
+seven nets of 8 to 115 nodes, of which five train their last layer alone."""
 
 _WHOLE_COLUMNS = ("1.23", "1.24", "1.25", "1.26")
 """Versions of onnxruntime whose convolutions of several images or groups write the columns of a whole image for each
@@ -76,8 +86,8 @@ class Versions:
         here = device.name == HOST
         if python is not None and python not in _PYTHONS:
             raise _not_measured("Python", python, list(_PYTHONS))
-        if onnxruntime is not None and onnxruntime not in _RUNTIMES_BYTES:
-            raise _not_measured("onnxruntime", onnxruntime, list(_RUNTIMES_BYTES))
+        if onnxruntime is not None and onnxruntime not in _RUNTIMES:
+            raise _not_measured("onnxruntime", onnxruntime, list(_RUNTIMES))
         own = f"{sys.version_info.major}.{sys.version_info.minor}"
         if here and installed is not None and python in (None, own):
             onnxruntime = onnxruntime or ".".join(installed.split(".")[:2])
@@ -86,8 +96,8 @@ class Versions:
     @property
     def saved(self) -> Saved:
         """What they take less than those that take the most."""
-        found = _PYTHONS.get(self.python or "", Saved(0, 0))
-        return found._replace(runtime_bytes=found.runtime_bytes + _RUNTIMES_BYTES.get(self._runtime, 0))
+        both = _PYTHONS.get(self.python or "", Saved(0)), _RUNTIMES.get(self._runtime, Saved(0))
+        return Saved(*map(sum, zip(*both, strict=True)))
 
     def running_on(self, device: DeviceProfile, target: str) -> DeviceProfile:
         """Return a device with what its runtime takes otherwise than the last one."""

@@ -198,4 +198,4 @@ def test_numbers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
         made(measured({"ram_bytes": 0}), tmp_path)
     with pytest.raises(InputError, match="nothing of the board as a whole: measure again with --write-device"):
         made(measured().model_copy(update={"board": None}), tmp_path)
-    assert Saved(0, 0) == Versions("3.14").saved
+    assert Saved(0) == Versions("3.14").saved
