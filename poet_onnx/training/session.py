@@ -122,7 +122,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         self._last_loss = 0.0
         self._turn = Turn()
         self._training = True
-        self._evaluations = 0
+        self._steps_run = self._evaluations = 0
 
         values = read_parameters(parameters)
         own = None if groups is None else as_groups(groups)
@@ -275,6 +275,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
             )
+            self._steps_run += 1
             if self._memory.store is not None:
                 self._memory.store.end_step(self._progress, self._commit_every)
         was_finite, self._last_loss = math.isfinite(self._last_loss), loss
@@ -398,7 +399,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """
         from poet_onnx.training.energy import StepEnergy  # whose imports no plan counts
 
-        return StepEnergy(lambda: self._progress.runs, lambda: self._evaluations, lambda: self._model.energy, meter)
+        return StepEnergy(lambda: self._steps_run, lambda: self._evaluations, lambda: self._model.energy, meter)
 
     def _update(self) -> None:
         """Finish an update: the parameters that the step has not updated."""

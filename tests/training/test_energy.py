@@ -161,3 +161,22 @@ def test_a_session_counts_what_it_evaluates(model_path: Callable[..., Path], tmp
         train(session, 3)
     with pytest.raises(InputError, match="3 evaluated batches"):
         _ = energy.step_joules
+
+
+def test_steps_are_counted_that_ran_though_a_checkpoint_is_loaded(
+    model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    original, model, earlier, later = model_path("mlp-l1"), *(tmp_path / name for name in ("out.onnx", "3.ck", "9.ck"))
+    poet_onnx.rewrite(original, device="a72", activation_budget="100%", optimizer="sgd").save(model)
+    session = TrainingSession(model, original.with_name("checkpoint"))
+    train(session, 3)
+    session.save_checkpoint(earlier)
+    train(session, 6)
+    session.save_checkpoint(later)
+    with logged_power(tmp_path / "power.csv") as log:
+        for checkpoint in (earlier, later):
+            with session.energy(log) as energy:
+                session.load_checkpoint(checkpoint)
+                train(session, 2)
+            assert energy.steps == 2
+            assert energy.step_joules == pytest.approx((energy.joules - energy.rest_watts * energy.seconds) / 2)
