@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ class Journal:
         try:
             self._file = path.open("a" if goes_on else "w", encoding="utf-8")
         except OSError as error:
-            raise InputError(f"{path}, for what was measured so far, cannot be written: {error.strerror}.") from error
+            raise self._cannot_write(error) from error
         self._write({"about": about})
 
     def tries(self, key: str) -> int:
@@ -48,12 +49,20 @@ class Journal:
         return self._tries[key]
 
     def begin(self, key: str) -> None:
-        """Note that an operator is being measured: if the process dies of it, the next one knows."""
+        """Note that an operator is being measured: if the process dies of it, the next one knows.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
         self._begun = key
         self._write({"begun": key})
 
     def add(self, key: str, found: OperatorMeasurement) -> None:
-        """Note what was measured."""
+        """Note what was measured.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
         self.known[key], self._begun = found, None
         self._write({"key": key, "found": found.model_dump(mode="json")})
 
@@ -71,14 +80,34 @@ class Journal:
     ) -> None:
         """Close the file; the operator at which an error or Ctrl-C came is not to blame."""
         if error is not None and self._begun is not None:
-            self._write({"stopped": self._begun})
+            with contextlib.suppress(InputError):  # what came first is said
+                self._write({"stopped": self._begun})
         if self._file is not None:
             self._file.close()
 
     def _write(self, line: Mapping[str, object]) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
+        except OSError as error:
+            self._give_up(self._file)
+            raise self._cannot_write(error) from error
+
+    def _give_up(self, file: TextIO) -> None:
+        """Note nothing more, and leave no file that is empty."""
+        self._file = None
+        with contextlib.suppress(OSError):  # it tries once more to write
+            file.close()
+        if self._path is not None and self._path.stat().st_size == 0:
+            self._path.unlink()
+
+    def _cannot_write(self, error: OSError) -> InputError:
+        return InputError(
+            f"{self._path}, for what was measured so far, cannot be written: {error.strerror}; give another "
+            "--output, in a place with room."
+        )
 
     def _read(self, path: Path, about: str) -> bool:
         """Read a file's lines up to one that is not whole; return whether they are about the same."""
