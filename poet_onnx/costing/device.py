@@ -361,8 +361,40 @@ def _whole(document: dict[str, Any], file: str) -> dict[str, Any]:
         if name not in _names(folder):
             raise InputError(f"Device profile {file}: `{key}` is {name!r}, but there are {', '.join(_names(folder))}.")
         other = _toml(_built_in(folder, name), f"{name}.toml")
-        document = {**document, key: other} if key == "process" else {**_whole(other, file), **document}
+        document = {**document, key: other} if key == "process" else _based(document, name, _whole(other, file))
     return {key: value for key, value in document.items() if key != "based_on"}
+
+
+def _based(document: dict[str, Any], name: str, other: dict[str, Any]) -> dict[str, Any]:
+    """Return a profile with each number that it does not say from a built-in one.
+
+    Kinds of storage come all from one of them. A storage takes what it does not say from the other's usual one.
+    """
+    storages = {"storage", "storage_kinds"}
+    if storages & document.keys():
+        other = {key: value for key, value in other.items() if key not in storages}
+    usual = load_device(name).storage if "storage" in document else None
+    return _merged(document, other if usual is None else {**other, "storage": _said(usual)})
+
+
+def _merged(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with what it does not say from another; a number and its source are one."""
+    inner = {
+        key: _merged(value, other[key])
+        for key, value in own.items()
+        if isinstance(value, dict) and isinstance(other.get(key), dict) and "value" not in other[key]
+    }
+    return {**other, **own, **inner}
+
+
+def _said(table: _Sourced) -> dict[str, Any]:
+    """Return a table as TOML says it: each number with its source."""
+    values = ((name, getattr(table, name)) for name in type(table).model_fields if name != "sources")
+    return {
+        name: _said(value) if isinstance(value, _Sourced) else {"value": value, "source": table.sources[name]}
+        for name, value in values
+        if value is not None
+    }
 
 
 def _toml(data: bytes, file: str) -> dict[str, Any]:

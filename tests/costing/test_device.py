@@ -169,6 +169,57 @@ def test_a_profile_based_on_a_built_in_one(tmp_path: Path) -> None:
             load_text(tmp_path, text)
 
 
+def based(folder: Path, name: str, tables: str) -> DeviceProfile:
+    """Return a board that is based on a built-in one, but for what tables say."""
+    return load_text(folder, f'name = "board"\ndescription = "a board"\nbased_on = "{name}"\n{tables}')
+
+
+def test_a_number_in_a_table_is_taken_and_the_others_are_the_built_in_ones(tmp_path: Path) -> None:
+    pi = load_device("pi5")
+    watts = '{ value = 2.5, source = "my meter" }'
+    one = based(tmp_path, "pi5", f"[compute]\nactive_watts = {watts}\n").compute
+    assert one == pi.compute.model_copy(
+        update={"active_watts": 2.5, "sources": {**pi.compute.sources, "active_watts": "my meter"}}
+    )
+    many = based(tmp_path, "pi5", f"[compute.all_cores]\nactive_watts = {watts}\n").compute
+    assert (many.active_watts, many.with_threads(4).active_watts) == (pi.compute.active_watts, 2.5)
+    process = based(tmp_path, "pi5", f"[process]\nsession_bytes = {watts.replace('2.5', '7')}\n").process
+    assert process is not None
+    assert pi.process is not None
+    assert (process.session_bytes, process.runtime_bytes) == (7, pi.process.runtime_bytes)
+
+
+@pytest.mark.parametrize("name", ["a72", "pi5"], ids=["storage", "kinds"])
+def test_a_number_of_the_storage_is_taken_and_the_others_are_the_usual_ones(tmp_path: Path, name: str) -> None:
+    own, usual = based(tmp_path, name, '[storage]\nwatts = { value = 2.5, source = "x" }\n'), load_device(name).storage
+    assert usual is not None
+    assert own.storage == usual.model_copy(update={"watts": 2.5, "sources": {**usual.sources, "watts": "x"}})
+    assert not own.storage_kinds
+
+
+def test_kinds_of_storage_take_the_place_of_a_storage(tmp_path: Path) -> None:
+    device = based(tmp_path, "a72", '[storage_kinds]\nufs = { value = 5.0e8, source = "data sheet" }\n')
+    assert list(device.storage_kinds) == ["ufs"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ("[compute]\nactive_watts = { value = 2.0 }", "compute: `active_watts` must have exactly"),
+        ("[compute]\nactive_watts = 2.0", "compute: `active_watts` has no source"),
+        ("[compute]\nwatts = { value = 2.0, source = 'x' }", r"compute\.watts: "),
+        ("[storage]\nwatts = 2.0", "storage: `watts` has no source"),
+        ("[storage]\nwatts = { value = -2.0, source = 'x' }", r"storage\.watts: .*\(found -2\.0\)"),
+        ("compute = 7", "compute: "),
+        ("storage = 'nvme'", r"storage: .*\(found 'nvme'\)"),
+        ("[compute.all_cores]\ncores = { value = 1, source = 'x' }", r"compute\.all_cores\.cores: "),
+    ],
+)
+def test_mistakes_beside_a_built_in_profile_are_named(tmp_path: Path, tables: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        based(tmp_path, "pi5", tables)
+
+
 def test_profiles_are_frozen() -> None:
     with pytest.raises(ValidationError):
         load_device("a72").ram_bytes = 1
