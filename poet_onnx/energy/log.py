@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import csv
 import math
 import os
 import statistics
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
+from poet_onnx.energy.columns import Columns, are_names, named_columns, row_of
 from poet_onnx.energy.meters import Mark
 from poet_onnx.errors import CheckFailedError, InputError
 
@@ -26,12 +27,14 @@ _MOST_GAP = 10.0
 """Of rows, times their usual distance: what lies between is not known."""
 
 _SPACING_ROWS = 100
+_MOST_SHOWN = 60
 
 
 class MeterLog:
     """Reads what another program writes: a row for each moment, in order, with seconds since 1970 or a date.
 
-    Names of the columns may come first, and lines that begin with # count nowhere.
+    Names of the columns may come first: time and watts may then be any two of them, and mW are taken, too. Lines that
+    begin with # count nowhere.
 
     Example:
         # meter 4, 10 Hz
@@ -63,7 +66,7 @@ class MeterLog:
         self._watts: list[float] = []
         self._joules = [0.0]
         self._offset = self._line = 0
-        self._names_may_come = True
+        self._columns: Columns | None = None
         self._read()
         distances = [b - a for a, b in zip(self._times[:_SPACING_ROWS], self._times[1:_SPACING_ROWS], strict=False)]
         self.update_seconds = statistics.median(distances) if distances else 1.0
@@ -122,7 +125,7 @@ class MeterLog:
         """Read the whole lines that are new.
 
         Raises:
-            InputError: if one is no time and watts, or out of order.
+            InputError: if one is no time and watts, or out of order, or names say of no column that it is these.
         """
         try:
             with self._path.open("rb") as file:
@@ -134,52 +137,57 @@ class MeterLog:
         self._offset += len(whole)
         for line in whole.decode("utf-8", "replace").splitlines():
             self._line += 1
-            if line.strip() and not line.lstrip().startswith("#"):
-                self._take(line)
+            if "\0" in line:
+                raise self._wrong("is not UTF-8 text, but perhaps UTF-16: let the meter's program write UTF-8")
+            said = line.removeprefix("\ufeff").strip()
+            if said and not said.startswith("#"):
+                self._take(said)
 
     def _take(self, line: str) -> None:
-        first, second, *_ = (*_columns(line), "", "")
-        is_first, self._names_may_come = self._names_may_come, False
         try:
-            seconds, watts = _seconds(first), float(second)
-        except ValueError as error:
-            if is_first:
-                return  # names of the columns
-            raise InputError(
-                f"Line {self._line} of {self._path} is {line[:60]!r}: give a time (seconds since 1970, or a date as "
-                "2026-01-31T12:00:00.500) and watts in the first two columns."
-            ) from error
-        if not _FIRST_SECONDS <= seconds <= _MOST_SECONDS:
-            raise InputError(
-                f"Line {self._line} of {self._path} has the time {seconds:g} s: give seconds since 1970, for only they "
-                "tell what was measured when."
+            row = row_of(line)
+        except csv.Error as error:
+            raise self._wrong(f"cannot be read: {error}") from error
+        if self._columns is None:
+            if are_names(row):
+                self._columns = self._named(row)
+                return
+            self._columns = Columns()
+        if len(row) != self._columns.width:
+            raise self._wrong(
+                f"is {line[:_MOST_SHOWN]!r}, which has {len(row)} column{'' if len(row) == 1 else 's'} and not "
+                f"{self._columns.width}: part them by commas, with decimal points or with numbers in quotes, or by "
+                "semicolons, and name them in the first line where there is more than time and watts"
             )
-        if not math.isfinite(watts):
-            raise InputError(f"Line {self._line} of {self._path} has {watts} W: give a number of watts.")
+        try:
+            seconds, watts = self._columns.read(row)
+        except ValueError as error:
+            raise self._wrong(
+                f"is {line[:_MOST_SHOWN]!r}: give a time (seconds since 1970, or a date as 2026-01-31T12:00:00.500) "
+                "and watts"
+            ) from error
+        self._add(seconds, watts)
+
+    def _named(self, names: list[str]) -> Columns:
+        try:
+            return named_columns(names)
+        except ValueError as error:
+            raise self._wrong(str(error)) from error
+
+    def _add(self, seconds: float, watts: float) -> None:
+        if not _FIRST_SECONDS <= seconds <= _MOST_SECONDS:
+            raise self._wrong(
+                f"has the time {seconds:g} s: give seconds since 1970, for only they tell what was measured when"
+            )
+        if not (math.isfinite(watts) and watts >= 0):
+            raise self._wrong(f"has {watts:g} W: give the power that the board takes, 0 W or more")
         if self._times:
             if seconds <= self._times[-1]:
-                raise InputError(
-                    f"Line {self._line} of {self._path} is no later than the one before it: give rows in order of time."
-                )
+                raise self._wrong("is no later than the one before it: give rows in order of time")
             joules = 0.5 * (watts + self._watts[-1]) * (seconds - self._times[-1])
             self._joules.append(self._joules[-1] + joules)
         self._times.append(seconds)
         self._watts.append(watts)
 
-
-def _columns(line: str) -> list[str]:
-    """Return the columns of a row; where semicolons part them, a comma is a decimal one."""
-    columns = line.replace(",", ".").split(";") if ";" in line else line.split(",")
-    return [column.strip().strip('"') for column in columns]
-
-
-def _seconds(text: str) -> float:
-    """Return seconds since 1970 of a number or a date; one without a time zone is local.
-
-    Raises:
-        ValueError: if it is neither.
-    """
-    try:
-        return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    def _wrong(self, why: str) -> InputError:
+        return InputError(f"Line {self._line} of {self._path} {why}.")

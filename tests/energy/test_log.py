@@ -52,6 +52,61 @@ def test_lines_of_comments_and_the_names_after_them_are_passed_over(tmp_path: Pa
         MeterLog(rows(tmp_path / "twice.csv", "# meter 4\ntime,watts\nvolts,amperes\n"))
 
 
+@pytest.mark.parametrize(
+    ("names", "row"),
+    [
+        ("time,volts,amps,watts", "{},5.0,0.7,3.5"),
+        ("Watts,Timestamp", "3.5,{}"),
+        ("Timestamp,Elapsed (s),W", "{},17,3.5"),
+        ("Date;Voltage (V);Power(W);Energy [Wh];", "{};5,1;3,5;19;"),
+        ("seconds,power", "{},3.5"),
+        ("unixtime, power_w, W s", "{}, 3.5, 17"),
+        ("time,milliwatts", "{},3500"),
+        ("time,power.draw [mW],power.limit [W]", "{},3500,15"),
+        ('"Zeit","Leistung"', '"{},0","3,5"'),
+        ("Time (s),Active Power,Apparent Power (VA),Power Factor", "{},3.5,4,.9"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte-order-mark"])
+def test_columns_are_taken_by_their_names(tmp_path: Path, mark: str, names: str, row: str) -> None:
+    lines = (names, *(row.format(int(START) + seconds) for seconds in range(3)))
+    path = tmp_path / "log.csv"
+    path.write_bytes((mark + "\r\n".join(lines) + "\r\n").encode())
+    assert MeterLog(path).joules(at(0.0), at(2.0)) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (
+            "time,joules",
+            "names the columns 'time', 'joules', and none of power: name one `watts`, or `mW`.* volts times",
+        ),
+        ("time,volts", "'volts', and none of power"),
+        ("time,volts,amps", "'volts', 'amps', and none of power"),
+        ("time,Power (kW)", "none of power"),
+        ("time,power_uw", "none of power"),
+        ("time,milli watts", "none of power"),
+        ("time,watt hours", "none of power"),
+        ("time,W s", "none of power"),
+        ("time,energy (Wh)", "none of power"),
+        ("x,watts", "names the columns 'x', 'watts', and none of time: name one `time`"),
+        ("Date,Time,W", "names 'Date', 'Time', of which each may be the time: leave one"),
+        ("time,CH1 (W),CH2 (W)", "names .*, of which each may be the power: leave one"),
+    ],
+)
+def test_names_that_are_not_of_time_and_power(tmp_path: Path, names: str, match: str) -> None:
+    with pytest.raises(InputError, match=f"Line 1 of .*{match}"):
+        MeterLog(rows(tmp_path / "log.csv", f"{names}\n"))
+
+
+def test_numbers_in_quotes_may_have_decimal_commas(tmp_path: Path) -> None:
+    lines = "".join(f'"{int(START) + seconds},500","3,71"\n' for seconds in range(3))
+    for mark in ("", "\ufeff"):
+        meter = MeterLog(rows(tmp_path / "log.csv", mark + lines))
+        assert meter.joules(at(0.5), at(2.5)) == pytest.approx(2 * 3.71)
+
+
 def test_rows_that_come_late_are_waited_for(tmp_path: Path) -> None:
     path = rows(tmp_path / "log.csv", f"{START},2.0\n{START + 1},2.0\n")
     waits = []
@@ -88,7 +143,16 @@ def test_a_file_that_does_not_cover_the_time(tmp_path: Path, text: str, start: f
         (f"time,watts\n{START},1\n{START},1\n", "Line 3 .* order of time"),
         (f"time,watts\n{START},much\n", "Line 2 .* is '.*much'"),
         (f"{START},nan\n", "has nan W"),
-        (f"{START}\n\n{START + 1}\n", "Line 3 .* is '1764100001.0'"),
+        (f"\n{START}\n{START + 1}\n", "Line 2 .* is '1764100000.0', which has 1 column and not 2"),
+        (f"{START},-3.5\n", r"Line 1 .* has -3\.5 W: give the power .* 0 W or more"),
+        (f"{START},3_5\n", "Line 1 .* is '.*3_5'"),
+        (f"{START:.0f},3,71\n", "Line 1 .* is '1764100000,3,71', which has 3 columns and not 2: .*semicolons"),
+        ("2025-11-25 12:00:00,500,3.5\n", "Line 1 .* has 3 columns and not 2"),
+        (f"garbage,1\n{START},1\n", "Line 1 .* is 'garbage,1'"),
+        (f"time,volts,watts\n{START},5\n", "Line 2 .* has 2 columns and not 3"),
+        (f"time,watts\n{START:.0f},3,71\n", "Line 2 .* has 3 columns and not 2"),
+        (f"{START},{'x' * 200_000}\n", "Line 1 .* cannot be read: field larger"),
+        (f"time,watts\n{START},1\n\0\0\n", "Line 3 .* is not UTF-8 text, but perhaps UTF-16"),
     ],
 )
 def test_a_file_that_is_none(tmp_path: Path, text: str, match: str) -> None:
