@@ -31,7 +31,7 @@ class Ina3221Rail:
 
     def __init__(self, name: str, power: Path | None, voltage: Path, current: Path, update_seconds: float) -> None:
         self.name, self.update_seconds = f"INA3221 {name}", update_seconds
-        self.rail = name
+        self.label = name
         self._power, self._voltage, self._current = power, voltage, current
 
     def read_watts(self) -> float:
@@ -66,25 +66,31 @@ class Ina238:
 def find_ina(system: Path) -> Ina238 | Ina3221Rail | None:
     """Return the sensor of what a board takes in all; None where there is no such chip.
 
+    It is the board's input rail by its label, or an INA238 that is the only one and has no label.
+
     Raises:
         InputError: if there are some, and none is known to measure the whole board.
     """
-    folders = [each for each in sorted((system / "class/hwmon").glob("hwmon*")) if _text(each / "name") in _INA238]
-    whole = [Ina238(each) for each in folders if (each / "power1_input").exists()]
-    inputs = [each for each in whole if each.label in INPUT_RAILS]
-    if inputs or len(whole) == 1:
-        return (inputs or whole)[0]
-    rails = [*_iio_rails(system), *_hwmon_rails(system)]
-    for rail in rails:
-        if rail.rail in INPUT_RAILS:
-            return rail
-    names = [*(each.name for each in whole), *(each.name for each in rails)]
-    if names:
+    rails, chips = [*_iio_rails(system), *_hwmon_rails(system)], list(_ina238s(system))
+    found: list[Ina238 | Ina3221Rail] = [*rails, *chips]
+    for each in found:
+        if each.label in INPUT_RAILS:
+            return each
+    if len(chips) == 1 and not chips[0].label:
+        return chips[0]
+    if found:
+        names = ", ".join(each.name for each in found)
         raise InputError(
-            f"None of this board's {len(names)} power rails is known as its input ({', '.join(names)}), and some "
-            "supply others: give the CSV file of an external meter."
+            f"None of the power rails that this board measures is known as its input ({names}), and some supply "
+            "others: give the CSV file of an external meter."
         )
     return None
+
+
+def _ina238s(system: Path) -> Iterator[Ina238]:
+    for folder in sorted((system / "class/hwmon").glob("hwmon*")):
+        if _text(folder / "name") in _INA238 and (folder / "power1_input").exists():
+            yield Ina238(folder)
 
 
 def _iio_rails(system: Path) -> Iterator[Ina3221Rail]:

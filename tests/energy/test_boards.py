@@ -89,7 +89,7 @@ def test_the_input_rail_of_jetpack_5_and_6_is_the_total(tmp_path: Path, sum_of_s
 def test_a_board_whose_input_is_not_measured_is_refused(tmp_path: Path) -> None:
     hwmon(tmp_path, 0, ina3221(AGX_ORIN))
     hwmon(tmp_path, 1, ina3221({1: ("NC", 0, 0), 2: ("VDDQ_VDD2_1V8AO", 5032, 160), 3: ("NC", 0, 0)}))
-    with pytest.raises(InputError, match=r"None of this board's 4 power rails .*VIN_SYS_5V0.*CSV file"):
+    with pytest.raises(InputError, match=r"None of the power rails .*VIN_SYS_5V0.*CSV file"):
         find_meter(tmp_path)
 
 
@@ -106,6 +106,28 @@ def test_an_ina238_comes_before_the_rails_behind_it(tmp_path: Path) -> None:
     meter = found(tmp_path)
     assert meter.name == "INA238 VIN"
     meter.close()
+
+
+def test_the_input_rail_comes_before_an_ina238(tmp_path: Path) -> None:
+    hwmon(tmp_path, 0, {"name": "ina238", "in1_label": "VBUS_USB", "power1_input": 100_000})
+    other = hwmon(tmp_path, 1, {"name": "ina238", "in1_label": "VIN", "power1_input": 12_500_000})
+    hwmon(tmp_path, 2, ina3221(ORIN_NANO))
+    meter = found(tmp_path)
+    assert meter.name == "INA3221 VDD_IN"
+    assert watts_of(meter) == pytest.approx(5.048 * 0.92)
+    (tmp_path / "class/hwmon/hwmon2").unlink()
+    meter = found(tmp_path)
+    assert meter.name == "INA238 VIN"
+    meter.close()
+    write(other, {"in1_label": "VDD_CPU"})
+    with pytest.raises(InputError, match=r"\(INA238 VBUS_USB, INA238 VDD_CPU\).*CSV file"):
+        find_meter(tmp_path)
+
+
+def test_an_ina238_of_a_part_alone_is_refused(tmp_path: Path) -> None:
+    hwmon(tmp_path, 0, {"name": "ina238", "in1_label": "VDD_GPU", "power1_input": 100_000})
+    with pytest.raises(InputError, match=r"None of the power rails .* \(INA238 VDD_GPU\).*CSV file"):
+        find_meter(tmp_path)
 
 
 def test_a_sensor_that_fails_is_said(tmp_path: Path) -> None:
