@@ -99,10 +99,10 @@ class Watched(ABC):
         """Return the joules between two moments.
 
         Raises:
-            CheckFailedError: if the meter could not be read meanwhile.
+            CheckFailedError: if the meter could not be read meanwhile, or what it said cannot be.
         """
         if self._failure is not None:
-            raise CheckFailedError(f"The meter {self.name} could not be read any more: {self._failure}.")
+            raise CheckFailedError(f"The meter {self.name} could not be used any more: {self._failure}.")
         return end.joules - start.joules
 
     def close(self) -> None:

@@ -14,11 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from poet_onnx.energy.meters import Mark, Watched
-from poet_onnx.errors import InputError
+from poet_onnx.errors import CheckFailedError, InputError
 
 _UPDATE_SECONDS = 0.001
-_WATCH_SECONDS = 30.0
+_WATCH_SECONDS = 1.0
 """No counter wraps twice within: the shortest range in use, 65 kJ, lasts a minute at 1 kW."""
+
+_MOST_WATTS = 1000.0
+"""Of a package or its memory: a counter that says more began anew, by a reset or while the machine was suspended."""
+
+_LATE_SECONDS = 0.01
+"""A counter may tell so late what it counted."""
+
+_STILL_SECONDS = 0.1
+"""Every processor takes something in so long; counters of virtual machines stand still."""
 
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
 
@@ -39,11 +48,12 @@ class RaplMeter(Watched):
             in_background: look for wraps from a thread; otherwise a mark must be taken often enough.
 
         Raises:
-            OSError, ValueError: if they cannot be read.
+            OSError, ValueError: if they cannot be read, or have no range.
         """
         self.name = "RAPL " + " + ".join(_name(zone) for zone in zones)
         self._counters = [zone / "energy_uj" for zone in zones]
-        self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
+        self._ranges = [_range_microjoules(zone) for zone in zones]
+        self._before_seconds = clock()
         self._last = [int(counter.read_text()) for counter in self._counters]
         self._microjoules = 0
         super().__init__(_WATCH_SECONDS, clock, in_background=in_background)
@@ -56,14 +66,59 @@ class RaplMeter(Watched):
         """Return this moment; a counter that wrapped once is continued."""
         with self._lock:
             try:
-                for index, counter in enumerate(self._counters):
-                    now = int(counter.read_text())
-                    passed = now - self._last[index]
-                    self._microjoules += passed if passed >= 0 else passed + self._ranges[index]
-                    self._last[index] = now
+                before_seconds = self._clock()
+                counts = [int(counter.read_text()) for counter in self._counters]
+                most_joules = _MOST_WATTS * (self._clock() - self._before_seconds + _LATE_SECONDS)
+                self._microjoules += sum(
+                    _passed_microjoules(*each, most_joules)
+                    for each in zip(self._counters, self._last, counts, self._ranges, strict=True)
+                )
+                self._last, self._before_seconds = counts, before_seconds
             except (OSError, ValueError) as error:
                 self._failure = error
             return Mark(self._clock(), self._microjoules * 1e-6)
+
+    def joules(self, start: Mark, end: Mark) -> float:
+        """Return the joules between two moments.
+
+        Raises:
+            CheckFailedError: if a counter could not be read meanwhile, or began anew, or none moved.
+        """
+        joules, seconds = super().joules(start, end), end.seconds - start.seconds
+        if joules == 0 and seconds >= _STILL_SECONDS:
+            raise CheckFailedError(
+                f"The meter {self.name} counted 0 J in {seconds:.3g} s, as counters of virtual machines do: give the "
+                "CSV file of an external meter."
+            )
+        return joules
+
+
+def _range_microjoules(zone: Path) -> int:
+    """Return where a counter begins anew.
+
+    Raises:
+        OSError, ValueError: if that cannot be read, or is nowhere.
+    """
+    path = zone / "max_energy_range_uj"
+    found = int(path.read_text())
+    if found <= 0:
+        raise ValueError(f"{path} is {found} uJ")
+    return found
+
+
+def _passed_microjoules(counter: Path, last: int, now: int, range_microjoules: int, most_joules: float) -> int:
+    """Return what a counter has counted, which may have wrapped once.
+
+    Raises:
+        ValueError: if that is more than a processor can take.
+    """
+    passed = now - last if now >= last else now - last + range_microjoules
+    if not 0 <= passed <= 1e6 * most_joules:
+        raise ValueError(
+            f"{counter} went from {last} to {now} uJ where at most {most_joules:.3g} J can have passed, so it began "
+            "anew, as after a suspend: measure again"
+        )
+    return passed
 
 
 def rapl_zones(system: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from poet_onnx.costing.board import BoardMeasurement
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts, StorageMeasurement
 from poet_onnx.energy import meter_if_any, open_meter, power_at_rest
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
@@ -210,12 +210,13 @@ def _storage(
 def _opened(
     meter: str | os.PathLike[str] | None, held: contextlib.ExitStack, report: Callable[[str], None]
 ) -> Metered | None:
-    """Return the meter that was asked for, or the machine's own for whole steps; None where there is none.
+    """Return the meter that was asked for, or the machine's own for whole steps; None where none measures.
 
     It is closed with what is held.
 
     Raises:
         InputError: the one that was asked for cannot be used.
+        CheckFailedError: it has stopped.
     """
     opened = meter_if_any() if meter is None else open_meter(meter)
     if opened is None:
@@ -223,7 +224,14 @@ def _opened(
     held.callback(opened.close)
     report(f"measuring the power at rest by {opened.name}")
     most_seconds = MOST_QUICK_SECONDS if meter is None else MOST_SECONDS
-    return Metered(opened, power_at_rest(opened, most_seconds=most_seconds), every_operator=meter is not None)
+    try:
+        rest = power_at_rest(opened, most_seconds=most_seconds)
+    except CheckFailedError as error:
+        if meter is not None:
+            raise
+        warnings.warn(f"Energy is modelled, not measured. {error}", PoetWarning, stacklevel=3)
+        return None
+    return Metered(opened, rest, every_operator=meter is not None)
 
 
 def describe_machine() -> str:

@@ -136,7 +136,7 @@ def test_a_sensor_that_fails_is_said(tmp_path: Path) -> None:
     start = meter.mark()
     (folder / "curr1_input").unlink()
     time.sleep(0.1)
-    with pytest.raises(CheckFailedError, match="VDD_IN could not be read any more"):
+    with pytest.raises(CheckFailedError, match="VDD_IN could not be used any more"):
         meter.joules(start, meter.mark())
     meter.close()
     with pytest.raises(InputError, match="INA3221 VDD_IN cannot be read"):

@@ -39,19 +39,58 @@ def test_packages_and_memory_are_added_and_nothing_twice(tmp_path: Path) -> None
     meter.close()
 
 
-def test_a_counter_that_wraps_is_continued(tmp_path: Path) -> None:
-    zone = rapl_zone(tmp_path, "intel-rapl:0", "package-0", range_microjoules=RANGE, count=RANGE - 1_000_000)
-    meter = RaplMeter(rapl_zones(tmp_path), in_background=False)
+@pytest.fixture
+def seconds() -> list[float]:
+    """The time by the meters' clock: the one number of a list."""
+    return [0.0]
+
+
+def meter_of(system: Path, seconds: list[float], *, count: int) -> tuple[Path, RaplMeter]:
+    zone = rapl_zone(system, "intel-rapl:0", "package-0", range_microjoules=RANGE, count=count)
+    return zone, RaplMeter(rapl_zones(system), clock=lambda: seconds[0], in_background=False)
+
+
+def test_a_counter_that_wraps_is_continued(tmp_path: Path, seconds: list[float]) -> None:
+    zone, meter = meter_of(tmp_path, seconds, count=RANGE - 1_000_000)
     start = meter.mark()
     for _ in range(3):
         set_count(zone, 500_000)
         assert meter.joules(start, meter.mark()) == pytest.approx(1.5)
         set_count(zone, RANGE - 1_000_000)
+        seconds[0] += 300
         meter.watch()
         start = meter.mark()
     (zone / "energy_uj").write_text("unreadable\n")
-    with pytest.raises(CheckFailedError, match="RAPL package-0 could not be read"):
+    with pytest.raises(CheckFailedError, match="RAPL package-0 could not be used any more"):
         meter.joules(start, meter.mark())
+
+
+@pytest.mark.parametrize(("was", "count"), [(65_000_000_000, 2_500_000), (1_000_000, 700_000_000)])
+def test_a_counter_that_began_anew_gives_no_joules(tmp_path: Path, seconds: list[float], was: int, count: int) -> None:
+    zone, meter = meter_of(tmp_path, seconds, count=was)
+    start = meter.mark()
+    set_count(zone, count)
+    seconds[0] += 0.5
+    with pytest.raises(CheckFailedError, match=rf"energy_uj went from {was} to {count} uJ .* 510 J .* measure again"):
+        meter.joules(start, meter.mark())
+
+
+def test_a_counter_that_stands_still_gives_no_joules(tmp_path: Path, seconds: list[float]) -> None:
+    zone, meter = meter_of(tmp_path, seconds, count=0)
+    start = meter.mark()
+    assert meter.joules(start, meter.mark()) == 0
+    seconds[0] += 0.5
+    still = meter.mark()
+    with pytest.raises(CheckFailedError, match=r"RAPL package-0 counted 0 J in 0\.5 s, .*CSV file"):
+        meter.joules(start, still)
+    set_count(zone, 250_000)
+    assert meter.joules(start, meter.mark()) == pytest.approx(0.25)
+
+
+def test_a_counter_without_a_range_is_refused(tmp_path: Path) -> None:
+    rapl_zone(tmp_path, "intel-rapl:0", "package-0", range_microjoules=0, count=0)
+    with pytest.raises(InputError, match=r"RAPL cannot be read: .*max_energy_range_uj is 0 uJ; .*CSV file"):
+        find_meter(tmp_path, vcgencmd="no-such-tool")
 
 
 def test_a_counter_for_root_alone_is_said_with_what_to_do() -> None:

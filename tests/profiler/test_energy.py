@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 from cli_runs import Cli
 from logged_power import BUSY_WATTS, REST_WATTS, logged_power
+from meter_trees import rapl_zone
 from virtual_meter import VirtualMeter
 
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, load_measured
 from poet_onnx.energy import SteadyPower, run_energy
+from poet_onnx.energy.rapl import RaplMeter
+from poet_onnx.errors import PoetWarning
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
+from poet_onnx.profiler import measure
 from poet_onnx.profiler.energy import Metered, operator_watts, scale_to_step, transfer_watts
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.runtime.feeds import random_feeds
@@ -102,6 +106,17 @@ def test_a_node_takes_its_own_power(model_path: Callable[..., Path]) -> None:
     assert costs_of(path, {"first": 7.0})[1] == pytest.approx(7.0)
     assert costs_of(path, {"first": 0.0})[1] == pytest.approx(0.0)
     assert costs_of(path, {})[1] == pytest.approx(4.0)
+
+
+def test_a_profile_goes_without_a_meter_that_stands_still(
+    monkeypatch: pytest.MonkeyPatch, model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    zone = rapl_zone(tmp_path, "intel-rapl:0", "package-0", range_microjoules=65_532_610_987, count=0)
+    monkeypatch.setattr("poet_onnx.profiler.meter_if_any", lambda: RaplMeter([zone]))
+    device = load_device("host").model_copy(update={"storage": None})
+    with pytest.warns(PoetWarning, match=r"Energy is modelled, not measured\. .*RAPL package-0 counted 0 J"):
+        measured = measure(model_path("mlp-l1"), device, repetitions=1, warmup=0, optimizer="none", threads=1)
+    assert (measured.active_watts, measured.idle_watts, measured.meter) == (None, None, "")
 
 
 @pytest.mark.deep
