@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import WEIGHT, Adapter, Adapters, PeftTensor
+from poet_onnx.adapters.patterns import is_saved_by
 from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.files.checkpoint import write_checkpoint
@@ -125,8 +126,7 @@ class AdapterFiles:
 
     def graph_name(self, peft: str) -> str:
         """Return what a tensor of PEFT's is called in the graph, if it is one of the network itself."""
-        module, _, parameter = peft.removeprefix(PREFIX).rpartition(".")
-        name = f"{self._inside}{module.removesuffix(BASE).removesuffix('.')}.{parameter}"
+        name = name_inside(self._inside, peft)
         return self._aliases.get(name, name)
 
     def make_again(self, folder: Path) -> str:
@@ -204,10 +204,8 @@ class AdapterFiles:
         return tensors
 
     def _is_saved(self, name: str) -> bool:
-        """Return whether PEFT saves a module whole: it, or one that it is in, ends as one that is named."""
-        parts = name.split(".")
-        paths = [".".join(parts[: count + 1]) for count in range(len(parts))]
-        return any(path.endswith(kept.removeprefix(PREFIX)) for path in paths for kept in self._kept.values())
+        """Return whether PEFT saves a module whole by the names that are written."""
+        return is_saved_by((kept.removeprefix(PREFIX) for kept in self._kept.values()), name)
 
     def _outermost(self) -> list[str]:
         """Return PEFT's names of the modules that are saved whole; what is in one of them is saved with it."""
@@ -238,6 +236,17 @@ class AdapterFiles:
             "modules_to_save": self._outermost() or None,
             **({"ensure_weight_tying": True} if self.tied else {}),
         }
+
+
+def name_inside(before: str, peft: str) -> str:
+    """Return what a tensor of PEFT's is called in torch.
+
+    Args:
+        before: what stands before the names in the module that PEFT wraps.
+        peft: name of a tensor that is no adapter's.
+    """
+    module, _, parameter = peft.removeprefix(PREFIX).rpartition(".")
+    return f"{before}{module.removesuffix(BASE).removesuffix('.')}.{parameter}"
 
 
 def _read_later(tensors: _Sources, folder: Path) -> Values:

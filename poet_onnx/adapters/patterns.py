@@ -1,10 +1,10 @@
-"""Regular expressions that tell numbers of modules by their names, as PEFT takes them."""
+"""How PEFT tells modules by their names: by regular expressions, which may have numbers, and by how they end."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 _MOST_REPEATS = 8
@@ -17,6 +17,13 @@ def pattern_for(patterns: Mapping[str, _Number], module: str, default: _Number) 
     """Return the number of the first pattern that matches a module's name, as PEFT's `get_pattern_key` finds it."""
     matching = (number for key, number in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
     return next(matching, default)
+
+
+def is_saved_by(names: Iterable[str], module: str) -> bool:
+    """Return whether PEFT saves a module whole by names in modules_to_save: it, or one that it is in, ends as one."""
+    parts = module.split(".")
+    paths = [".".join(parts[: count + 1]) for count in range(len(parts))]
+    return any(path.endswith(name) for name in names for path in paths)
 
 
 def why_no_pattern(pattern: str, *, is_part: bool = True) -> str:

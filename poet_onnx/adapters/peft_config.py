@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from poet_onnx.adapters.lora import MOST_RANK, Lora, scale_of
-from poet_onnx.adapters.patterns import pattern_for, why_no_pattern
+from poet_onnx.adapters.patterns import is_saved_by, pattern_for, why_no_pattern
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.regular import read_regular
 from poet_onnx.files.tensor_file import parse_json
@@ -51,6 +51,9 @@ _BEGUN = frozenset((True, False, None, "gaussian", "eva", "orthogonal"))
 
 _MOST_ALPHA = 1e30
 """A scale must be a number of single precision."""
+
+_STATISTICS = frozenset(("running_mean", "running_var"))
+"""What PEFT saves of a normalization that it trains, and no gradient moves."""
 
 _LETTERS = 60
 """An error shows at most this many letters of a value."""
@@ -128,7 +131,17 @@ class PeftConfig:
         }
         return ", ".join(f"{key}={_shown(value)}" for key, value in said.items() if value not in (None, [], ""))
 
-    def trained_besides(self) -> str:
+    def trains_besides(self, name: str) -> bool:
+        """Return whether PEFT trains a tensor besides adapters.
+
+        Args:
+            name: of one that PEFT saved, inside of the module that it wraps.
+        """
+        module, _, ending = name.rpartition(".")
+        has_bias = ending == "bias" and self._found.get("bias", "none") != "none"
+        return ending not in _STATISTICS and (has_bias or is_saved_by(self._saved, module))
+
+    def keys_of_besides(self) -> str:
         """Return the keys that tell what PEFT trains besides adapters."""
         bias = self._found.get("bias")
         said = {"bias": None if bias == "none" else bias, "modules_to_save": self._saved}

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from glob import escape
 from pathlib import Path
+from typing import NamedTuple
 
-from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles
+from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles, name_inside
 from poet_onnx.adapters.lora import WEIGHT, Array, Lora
 from poet_onnx.adapters.numbers import StoredNumbers, blocks_of, fingerprint
 from poet_onnx.adapters.peft_config import PeftConfig
@@ -32,14 +33,26 @@ _UNREAD = re.compile(r".*\.num_batches_tracked|.*\.(?:original_module|modules_to
 _ADAPTER = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?:embedding_)?[AB](?:\.weight)?")
 
 
-def as_lora(asked: Lora | str, *, besides: Callable[[str], object] = str) -> Lora:
+class Besides(NamedTuple):
+    """What PEFT trains besides the adapters of a folder.
+
+    Attributes:
+        keys: that tell it, as a text.
+        names: of the parameters, in torch.
+    """
+
+    keys: str
+    names: Sequence[str]
+
+
+def as_lora(asked: Lora | str, *, besides: Callable[[Besides], object] = str) -> Lora:
     """Return what is asked for: a `Lora`, a text that it reads, or "peft=FOLDER" for adapters like those in a folder.
 
     With "peft=FOLDER,inside=NAME" these stand inside of the submodule of that name.
 
     Args:
         asked: for adapters.
-        besides: hears what PEFT trains besides those of a folder, by the keys that tell it, if it does.
+        besides: hears what PEFT trains besides those of a folder, if it does.
 
     Raises:
         InputError: if it cannot be read, or adapters like these cannot be trained here.
@@ -52,14 +65,16 @@ def as_lora(asked: Lora | str, *, besides: Callable[[str], object] = str) -> Lor
     return _read_lora(Path(folder), f"{inside}." if inside else "", besides)
 
 
-def _read_lora(folder: Path, before: str, besides: Callable[[str], object]) -> Lora:
+def _read_lora(folder: Path, before: str, besides: Callable[[Besides], object]) -> Lora:
     config, file = PeftConfig(folder / CONFIG), _open(folder)
     found = (_ADAPTER.fullmatch(name) for name in file.names)
     modules = sorted({each["module"] for each in found if each is not None})
     if not modules:
         raise InputError(f"{folder / TENSORS} holds no adapter of PEFT's: its names must begin with '{PREFIX}'.")
-    if config.trained_besides():
-        besides(config.trained_besides())
+    others = [name for name in file.names if not _ADAPTER.fullmatch(name) and not _UNREAD.fullmatch(name)]
+    trained = [name for name in others if config.trains_besides(name.removeprefix(PREFIX))]
+    if trained:
+        besides(Besides(config.keys_of_besides(), [name_inside(before, name) for name in trained]))
     has_embedding = any("lora_embedding_" in name for name in file.names)
     _check_targets(config, modules, [modules] if has_embedding else [])  # a model tells which ones are tied
     return config.lora([escape(f"{before}{module}{WEIGHT}") for module in modules], modules, inside=before)

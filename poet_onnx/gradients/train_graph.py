@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from poet_onnx.adapters.lora import Adapters, Lora
-from poet_onnx.adapters.reading import as_lora
+from poet_onnx.adapters.reading import Besides, as_lora
 from poet_onnx.description.metadata import NETWORK_KEY
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, quoted
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.model_file import files_beside
@@ -238,17 +238,12 @@ def _chosen(
     if lora is None:
         chosen, adapters = find_parameters(model, train, freeze, warn), None
     else:
-
-        def tell(keys: str) -> None:
-            if not train:
-                warn(
-                    f"PEFT trains more than adapters there ({keys}); here the rest stays as it is, unless --train, in"
-                    " Python train=, names it."
-                )
-
-        asked = as_lora(lora, besides=tell)
+        in_peft: list[Besides] = []
+        asked = as_lora(lora, besides=in_peft.append)
         chosen = find_parameters(model, train or (), freeze, warn)
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
+        for besides in in_peft:
+            _warn_of_untrained(besides, adapters, chosen.trained, warn)
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
     warn_of_padding(chosen, () if adapters is None else {each.weight for each in adapters.each}, warn)
     if not chosen.trained and not chosen.doubts:
@@ -257,6 +252,20 @@ def _chosen(
             " that takes them as inputs; then give the model that was exported."
         )
     return chosen, adapters
+
+
+def _warn_of_untrained(
+    besides: Besides, adapters: Adapters, trained: Collection[str], warn: Callable[[str], None]
+) -> None:
+    """Warn of what PEFT trains besides adapters, and is not trained here."""
+    aliases = adapters.aliases()
+    names = dict.fromkeys(aliases.get(name, name) for name in besides.names)
+    left = [name for name in names if name not in trained]
+    if left:
+        warn(
+            f"PEFT trains more than adapters there ({besides.keys}), which stays as it is here, unless --train, in"
+            f" Python train=, names it: {quoted(left)}."
+        )
 
 
 def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:

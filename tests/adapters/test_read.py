@@ -209,9 +209,24 @@ def test_what_peft_trains_besides_is_said(options: dict[str, Any], named: str, t
     with pytest.warns(PoetWarning, match=rf"trains more than adapters there \({re.escape(named)}\).* stays as it is"):
         session_of(f"peft={folder}")
     with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", PoetWarning)
         session_of(f"peft={folder}", train=["score.*", "*.bias"])
         session_of(f"peft={saved(tmp_path / 'plain', lora_config())}")
     assert not any("more than adapters" in str(each.message) for each in said)
+
+
+@pytest.mark.parametrize("train", [None, "score.*", ["score.bias", "*.value.bias"], ["score.*", "*.value.*"], "*.bias"])
+@pytest.mark.parametrize("options", [{"modules_to_save": ["0.attention.value", "core"]}, {"bias": "lora_only"}])
+def test_what_peft_trains_besides_is_named_whatever_is_trained(
+    options: dict[str, Any], train: Any, tmp_path: Path
+) -> None:
+    folder = saved(tmp_path, lora_config(target_modules=["query"], **options))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", PoetWarning)
+        session = session_of(f"peft={folder}", train)
+    said = [str(each.message) for each in warned if "more than adapters" in str(each.message)]
+    left = set(theirs(folder)[1]) - set(session.trained)
+    assert [set(re.findall("'([^']*)'", each)) for each in said] == ([left] if left else [])
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,9 @@ def test_what_peft_ties_is_read_and_trains_as_there(saves: str, tmp_path: Path) 
     net = net_of("decoder")
     own = {"modules_to_save": [saves]} if saves else {"target_modules": ["query", "embed_tokens"]}
     folder = saved(net, tmp_path, ensure_weight_tying=True, **own)
-    session = session_of(net, TABLE if saves else None, lora=f"peft={folder}")
     with warnings.catch_warnings():
         warnings.simplefilter("error", PoetWarning)
+        session = session_of(net, TABLE if saves else None, lora=f"peft={folder}")
         session.load_adapter(folder)
     losses = [session.step(BATCH) for _ in range(STEPS)]
     assert losses[-1] < losses[0]
