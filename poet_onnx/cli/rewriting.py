@@ -94,8 +94,15 @@ def rewrite(
             terminal.show(part)
     terminal.show(f"wrote {', '.join(str(path) for path in outputs.values())}")
     if beside:
-        trained, values, evaluation = (json.dumps(str(path)) for path in (out, *beside.values()))
-        terminal.show(f"train it: poet_onnx.TrainingSession({trained}, {values}, eval_model={evaluation})")
+        terminal.show(f"train it: {_session(out, has_store=report.store is not None)}")
+
+
+def _session(out: Path, *, has_store: bool) -> str:
+    """Return the line of Python that trains what is written; a store goes beside it, as `net.store` of `net.onnx`."""
+    values, evaluation = files_beside(out)
+    trained, given, evaluated, store = (str(each) for each in (out, values, evaluation, values.with_suffix(".store")))
+    line = f"poet_onnx.TrainingSession({json.dumps(trained)}, {json.dumps(given)}, eval_model={json.dumps(evaluated)}"
+    return f"{line}, store={json.dumps(store)})" if has_store else f"{line})"
 
 
 def _other_plans(out: Path, ram_budgets: Sequence[str], *, is_forward: bool) -> dict[str, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -75,6 +76,21 @@ def test_one_command_leads_to_training_on_the_stock_runtime(cli: Cli, forward: P
     assert losses == sorted(losses, reverse=True)
     assert losses[0] > losses[-1]
     assert [value.name for value in onnx.load(inference).graph.output] == ["output"]
+
+
+def test_the_line_that_trains_names_the_store_of_the_plan(cli: Cli, tmp_path: Path) -> None:
+    forward, out = tmp_path / "forward.onnx", tmp_path / "net.onnx"
+    with quiet():
+        onnx.save(
+            export_forward(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 3)), {"x": torch.zeros(2, 64)}), forward
+        )
+    options = ("--device", "a72", "--loss", "mse", "--target", "stock", "--store", "always")
+    done = cli("rewrite", forward, out, *options)
+    assert done.code == 0, done.err
+    line = done.out.splitlines()[-1].removeprefix("train it: ")
+    assert line.endswith(f', store="{tmp_path / "net.store"}")')
+    subprocess.run([sys.executable, "-c", f"import poet_onnx; {line}"], check=True)
+    assert (tmp_path / "net.store").exists()
 
 
 @pytest.mark.deep
