@@ -346,6 +346,51 @@ def test_an_error_of_the_module_is_one_sentence_and_the_module_stays(
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+class Projected(nn.Module):
+    """An LSTM whose hidden state is projected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.scores = nn.LSTM(6, 8, batch_first=True, proj_size=5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of the last step."""
+        out: Tensor = self.scores(self.memory(x)[0][:, -1])
+        return out
+
+
+def instances(**options: Any) -> nn.Sequential:
+    return nn.Sequential(nn.InstanceNorm1d(5, affine=True, **options), nn.Flatten(), nn.Linear(30, 4))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Projected, r"^'memory' is an LSTM with proj_size=5, .* make it with proj_size=0"),
+        (
+            lambda: instances(track_running_stats=True),
+            r"^'0' is an instance .* track_running_stats=False, or .* eval\(\)",
+        ),
+    ],
+)
+def test_layers_that_no_exporter_writes_are_refused_by_name(
+    module: Callable[[], nn.Module], message: str, exporter: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        export(module(), torch.randn(3, 5, 6), tmp_path, exporter)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("tracked", [True, False])
+def test_instance_normalizations_train_as_the_refusal_says(tracked: bool, exporter: str, tmp_path: Path) -> None:
+    module = instances(track_running_stats=tracked)
+    module[0].train(not tracked)
+    report = export(module, torch.randn(3, 5, 6), tmp_path, exporter).check
+    assert report is not None
+    assert report.passed
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
