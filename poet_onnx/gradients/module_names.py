@@ -29,7 +29,8 @@ def leave_scope(node: ir.Node, outermost: str) -> None:
         kept = [name.removeprefix(f"{outermost}.") for name in names_in(scopes) if name != outermost]
         node.metadata_props[SCOPES_KEY] = repr(kept)
     elif (node.name or "").startswith(f"/{outermost}/"):
-        node.name = (node.name or "").removeprefix(f"/{outermost}")
+        inner = (node.name or "").removeprefix(f"/{outermost}/")
+        node.name = f"/{inner.removeprefix(f'{outermost}.')}"  # a child of a Sequential repeats its parent's name
 
 
 def names_in(text: str) -> list[str]:

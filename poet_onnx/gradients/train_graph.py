@@ -34,6 +34,7 @@ from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
+from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.network import network_of
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
@@ -181,7 +182,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     _write_quantized_plainly(forward, raises=options.quantize is not None)
     refuse_for_generation(forward.graph)
     split_plainly(forward)
-    check_number_types(forward)
+    check_number_types(forward, module_of=module_of)
     warnings: list[str] = []
 
     def warn(sentence: str) -> None:

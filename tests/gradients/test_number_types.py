@@ -54,6 +54,14 @@ class Automatic(nn.Module):
             return self.layer(x).float()
 
 
+class Casting(nn.Module):
+    """Computes in bfloat16, though what goes in and out is float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return twice the scores."""
+        return (x.bfloat16() * 2).float()
+
+
 def export(module: nn.Module, x: Tensor, folder: Path, exporter: str = "legacy") -> poet_onnx.torch.Exported:
     options = {"device": "a72", "target": "stock", "recompute": False, "paging": False}
     return poet_onnx.torch.export(module, x, folder / "net.onnx", exporter=exporter, **options)
@@ -80,8 +88,13 @@ def test_parameters_of_other_types_are_refused_by_name(kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("exporter", sampled(["legacy", "dynamo"], "legacy"))
 def test_computing_in_bfloat16_is_refused_before_a_plan_is_made(exporter: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^Tensor '.*' of node '.*' .* is bfloat16, .* module\.float\(\)"):
+    message = (
+        r"^Tensor '.*' of node '.*' .* is bfloat16, .* module\.float\(\) .*, and where `forward` casts to bfloat16"
+    )
+    with pytest.raises(InputError, match=message):
         export(Automatic(), torch.randn(4, 6), tmp_path, exporter)
+    with pytest.raises(InputError, match=r" in the module '1' is bfloat16"):
+        export(nn.Sequential(nn.Linear(6, 3), Casting()), torch.randn(4, 6), tmp_path, exporter)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
@@ -15,8 +17,12 @@ _MOVE = ("Cast", "Identity", "Reshape", "Transpose", "Gather")
 """Operators whose CPU kernels take bfloat16 (measured with 1.19.2; others such as Relu, Mul and MatMul do not)."""
 
 
-def check_number_types(model: ir.Model) -> None:
+def check_number_types(model: ir.Model, *, module_of: Callable[[ir.Node], str] = lambda _: "") -> None:
     """Check that no node computes in bfloat16: stored weights may be, where a node casts them before they are used.
+
+    Args:
+        model: a forward model or a training graph.
+        module_of: returns the name of the torch module that a node is in; empty if nothing tells.
 
     Raises:
         InputError: naming the first such tensor.
@@ -26,9 +32,11 @@ def check_number_types(model: ir.Model) -> None:
             continue
         for value in (*node.inputs, *node.outputs):
             if value is not None and _is_bfloat16(value):
+                module = module_of(node)
+                where = f" in the module '{module}'" if module else ""
                 raise InputError(
-                    f"Tensor '{value.name}' of {describe(node)} is bfloat16, which ONNX Runtime cannot compute with on"
-                    f" the CPU: {TO_FLOAT}."
+                    f"Tensor '{value.name}' of {describe(node)}{where} is bfloat16, which ONNX Runtime cannot compute"
+                    f" with on the CPU: {TO_FLOAT}, and where `forward` casts to bfloat16, let it cast to float32."
                 )
 
 
