@@ -25,20 +25,20 @@ class Saved(NamedTuple):
 
 
 _PYTHONS = {
-    "3.10": Saved(1_650_000, 400_000),
+    "3.10": Saved(1_650_000, 400_000, loading_bytes=150_000),
     "3.11": Saved(350_000),
-    "3.12": Saved(1_150_000, 400_000),
-    "3.13": Saved(1_450_000, 400_000),
+    "3.12": Saved(1_150_000, 500_000),
+    "3.13": Saved(1_450_000, 700_000),
     "3.14": Saved(0),
 }
 """What versions of Python save, measured on x86_64 with onnxruntime 1.31; for 3.10 with 1.23, its last one."""
 
 _RUNTIMES = {
-    "1.23": Saved(2_550_000, loading_bytes=1_000_000),
-    "1.24": Saved(1_600_000, loading_bytes=1_100_000),
-    "1.25": Saved(1_600_000, loading_bytes=1_000_000),
-    "1.26": Saved(1_500_000, loading_bytes=900_000),
-    "1.27": Saved(1_300_000, loading_bytes=1_000_000),
+    "1.23": Saved(2_600_000, loading_bytes=950_000),
+    "1.24": Saved(1_750_000, loading_bytes=950_000),
+    "1.25": Saved(1_800_000, loading_bytes=800_000),
+    "1.26": Saved(1_600_000, loading_bytes=800_000),
+    "1.27": Saved(1_400_000, loading_bytes=900_000),
     "1.28": Saved(1_200_000, loading_bytes=1_100_000),
     **dict.fromkeys(("1.29", "1.30"), Saved(1_100_000, loading_bytes=800_000)),
     "1.31": Saved(700_000, loading_bytes=500_000),
