@@ -17,12 +17,16 @@ import re
 from collections.abc import Callable
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.extract.contents import infer_types
 
 _MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
 _SHOWN_NAMES = 8
+
+ML_DOMAIN = "ai.onnx.ml"
+"""Of operators that take numbers from attributes, and choose: classifiers, trees, labels. None has a gradient."""
 
 
 def model_outputs(model: ir.Model) -> list[str]:
@@ -63,6 +67,29 @@ def leave_out_sources(graph: ir.Graph, warn: Callable[[str], None]) -> None:
             f"The model returns {quoted(sources, _SHOWN_NAMES)} as it is, an input or a weight: evaluation and exported"
             " models leave it out; let the model return an Identity of it to keep it."
         )
+
+
+def leave_out_labels(model: ir.Model, warn: Callable[[str], None]) -> None:
+    """Take outputs that operators of ai.onnx.ml make, such as a classifier's label, from a forward model with others.
+
+    Args:
+        model: changed in place.
+        warn: called with a sentence about them.
+    """
+    chosen = [node for node in model.graph if node.domain == ML_DOMAIN]
+    made = {value for node in chosen for each in node.outputs for value in (each, *_outputs_behind(each))}
+    left = [value.name or "" for value in model.graph.outputs if value in made]
+    if left and len(left) < len(model.graph.outputs):
+        model.graph.outputs[:] = [value for value in model.graph.outputs if value not in made]
+        RemoveUnusedNodesPass()(model)
+        warn(
+            f"Operators of {ML_DOMAIN} make {quoted(left, _SHOWN_NAMES)} of the other outputs: evaluation and exported"
+            " models leave it out."
+        )
+
+
+def _outputs_behind(value: ir.Value) -> list[ir.Value]:
+    return [output for node in _dependants(value) for output in node.outputs]
 
 
 def _by_block(value: ir.Value) -> bool:

@@ -16,7 +16,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 from poet_onnx.adapters.lora import Adapters, Lora
 from poet_onnx.adapters.reading import Besides, as_lora
 from poet_onnx.description.metadata import NETWORK_KEY
-from poet_onnx.errors import InputError, quoted
+from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.model_file import files_beside
@@ -38,7 +38,7 @@ from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.network import network_of
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
-from poet_onnx.gradients.outputs import leave_out_sources
+from poet_onnx.gradients.outputs import ML_DOMAIN, leave_out_labels, leave_out_sources
 from poet_onnx.gradients.parameters import (
     Parameters,
     as_patterns,
@@ -189,6 +189,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         warnings.append(sentence)
         warn_user(sentence)
 
+    leave_out_labels(forward, warn)
     set_modes(forward.graph, options.frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:
@@ -248,11 +249,24 @@ def _chosen(
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
     warn_of_padding(chosen, () if adapters is None else {each.weight for each in adapters.each}, warn)
     if not chosen.trained and not chosen.doubts:
-        raise InputError(
-            "Nothing is left to train: all parameters are frozen, or the model brings none along, as an eval_model.onnx"
-            " that takes them as inputs; then give the model that was exported."
-        )
+        raise InputError(f"Nothing is left to train: {_why_nothing(model.graph, chosen.frozen, freeze)}.")
     return chosen, adapters
+
+
+def _why_nothing(graph: ir.Graph, still: Sequence[str], freeze: Sequence[str]) -> str:
+    """Return why no tensor is trained, and what to do."""
+    learned = {node.op_type for node in graph if node.domain == ML_DOMAIN}
+    if learned:
+        return f"{listed(sorted(learned), most=4)} have their numbers in attributes, which have no gradients"
+    if still and not freeze:
+        return (
+            f"the exporter says of {quoted(still)} that they are constants, as torch does of what Keras exports for one"
+            " batch size; name with --train, in Python train=, what is not"
+        )
+    return (
+        "all parameters are frozen, or the model brings none along, as an eval_model.onnx that takes them as inputs;"
+        " then give the model that was exported"
+    )
 
 
 def _warn_of_untrained(

@@ -1,15 +1,18 @@
-"""What a model returns as it got it is no output of the graphs that are made of it, which a warning says."""
+"""What a model returns as it got it, and what is chosen of scores, is no output of the graphs that are made of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from forward_models import parse, random
+from onnx import helper
 
 import poet_onnx
-from poet_onnx.errors import PoetWarning
+from poet_onnx.errors import InputError, PoetWarning
 
 
 @pytest.mark.parametrize(("name", "kind"), [("x", "float[4, 3]"), ("w", "float[3, 5]")])
@@ -23,3 +26,41 @@ def test_an_input_or_a_weight_that_a_model_returns_is_left_out(name: str, kind: 
     session.step(random(4, 3), random(4, 5))
     session.export_inference_model(tmp_path / "out.onnx")
     assert [value.name for value in onnx.load(tmp_path / "out.onnx").graph.output] == ["y"]
+
+
+def test_a_label_that_a_classifier_chooses_is_left_out(tmp_path: Path) -> None:
+    """As of skl2onnx's MLPClassifier: no shape of ArrayFeatureExtractor is known, and none is needed."""
+    text = "g (float[4, 3] x) => (float[4, 5] p) { s = MatMul(x, w) p = Softmax(s) }"
+    model = ir.to_proto(parse(text, {"w": random(3, 5)}))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(5, dtype=np.int64), "classes"))
+    chosen = [
+        helper.make_node("ArgMax", ["p"], ["place"], axis=1),
+        helper.make_node("ArrayFeatureExtractor", ["classes", "place"], ["label"], domain="ai.onnx.ml"),
+    ]
+    model.graph.node.extend(chosen)
+    model.graph.output.insert(0, helper.make_tensor_value_info("label", onnx.TensorProto.INT64, [1, 4]))
+    with pytest.warns(PoetWarning, match=r"Operators of ai.onnx.ml make 'label' of the other outputs"):
+        result = poet_onnx.rewrite(model, loss="cross-entropy:s", device="host", target="stock", optimizer="sgd")
+    path = result.save(tmp_path / "net.onnx")[0]
+    session = poet_onnx.TrainingSession(path, path.with_suffix(".safetensors"), eval_model=tmp_path / "net.eval.onnx")
+    session.step(random(4, 3), np.arange(4))
+    session.export_inference_model(tmp_path / "out.onnx")
+    assert [value.name for value in onnx.load(tmp_path / "out.onnx").graph.output] == ["p"]
+
+
+def test_numbers_in_attributes_are_not_trained() -> None:
+    node = helper.make_node(
+        *("LinearClassifier", ["x"], ["label", "scores"]),
+        domain="ai.onnx.ml",
+        coefficients=[0.1] * 12,
+        intercepts=[0.0] * 3,
+        classlabels_ints=[0, 1, 2],
+    )
+    made = [("label", onnx.TensorProto.INT64, [4]), ("scores", onnx.TensorProto.FLOAT, [4, 3])]
+    given = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 4])]
+    graph = helper.make_graph([node], "g", given, [helper.make_tensor_value_info(*each) for each in made])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    with pytest.raises(InputError, match="LinearClassifier have their numbers in attributes, which have no gradients"):
+        poet_onnx.rewrite(model, loss="cross-entropy:scores", device="host", target="stock")

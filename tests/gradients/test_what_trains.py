@@ -217,6 +217,25 @@ def gradients(made: poet_onnx.TrainGraph, batch: dict[str, Any]) -> dict[str, An
     return {name: after[f"{AFTER}{name}_grad.accumulation.buffer"] for name in made.values}
 
 
+class Captured(nn.Module):
+    """Multiplies by a tensor that is no parameter of a torch module, as those of Keras are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = torch.randn(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return x @ self.kernel
+
+
+def test_weights_that_the_exporter_calls_constants_are_named() -> None:
+    model = exported(Captured(), torch.randn(4, 6), optimize=True)
+    with pytest.raises(InputError, match=r"says of '[^']+' that they are constants, .*; name with --train"):
+        poet_onnx.train_graph(model.clone(), loss="cross-entropy")
+    assert len(poet_onnx.train_graph(model, loss="cross-entropy", train="*").values) == 1
+
+
 def test_a_weight_with_a_number_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     module = copy.deepcopy(Siren())
     with torch.no_grad():
