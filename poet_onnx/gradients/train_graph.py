@@ -28,9 +28,9 @@ from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.forward.layer_norm import repeat_scales
-from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
+from poet_onnx.gradients.forward_checks import check_forward
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
 from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
@@ -51,19 +51,15 @@ from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
-from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
-from poet_onnx.graph.extract.artifacts import is_accumulator
+from poet_onnx.graph.extract import TO_FLOAT, check_number_types
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
-from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import infer
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.einsum import NameIndices, PairOperands, SqueezeOperands
 from poet_onnx.passes.fused.fuse import fuse_gradients, fuse_layers
 from poet_onnx.passes.generation.forward_only import is_for_generation
-from poet_onnx.passes.lowering.builder import list_nodes
-from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.quantized.unfuse import UnfuseQuantized, is_quantized
 from poet_onnx.passes.raise_opset import RaiseOpset
@@ -74,9 +70,6 @@ Array = npt.NDArray[np.generic]
 
 TRAINING, EVALUATION, VALUES = "training_model.onnx", "eval_model.onnx", "parameters.safetensors"
 """Names of the files."""
-
-WITHOUT_GRADIENT = ("Quantize", "Dequantize", "DynamicQuantize", "QLinear", "ConvInteger", "MatMulInteger")
-"""How the names of operators on quantized numbers begin; of weights that are constants these may be."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +167,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     if has_cache:
         fix_lengths(forward, dims)
         dims = None
-    _check_forward(forward)
+    check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
     if has_cache:
@@ -293,37 +286,6 @@ def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:
     if raises or is_quantized(model.graph):
         Normalization(RaiseOpset())(model)
     Normalization(UnfuseQuantized())(model)
-
-
-def _check_forward(model: ir.Model) -> None:
-    """Check that a model is a forward graph of plain nodes, which nobody has quantized."""
-    if VERSION_KEY in model.metadata_props:
-        raise InputError("The model was rewritten by poet-onnx already: give the forward model that it was made from.")
-    check_derivative(model)
-    if is_step(model.graph) or any(is_accumulator(node) for node in model.graph):
-        raise InputError("The model computes gradients already: `poet-onnx rewrite` takes it as it is, without --loss.")
-    found: dict[str, list[str]] = {}
-    for node in model.graph.all_nodes():
-        if is_op(node, "Celu") and node.attributes.get_float("alpha", 1.0) < 0:
-            raise InputError(
-                f"Celu '{node.name or node.outputs[0].name}' has a negative alpha, with which ONNX Runtime computes "
-                "another function than ONNX defines: give a positive one."
-            )
-        control = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-        if control or (node.op_type.startswith(WITHOUT_GRADIENT) and not _is_of_constants(node)):
-            found.setdefault(node.op_type, []).append(node.name or "")
-    if found:
-        raise InputError(
-            f"Control flow and quantized operators cannot be differentiated: {list_nodes(found)}."
-            f" Export the model with fixed shapes and unrolled loops, before it is quantized.{in_torch(found)}"
-        )
-
-
-def _is_of_constants(node: ir.Node) -> bool:
-    """Return whether a node makes floats of a frozen weight."""
-    given = [value for value in node.inputs if value is not None]
-    are_constant = all(value.is_initializer() or ir.convenience.get_const_tensor(value) is not None for value in given)
-    return node.op_type == "DequantizeLinear" and are_constant
 
 
 def _leading(
