@@ -31,7 +31,7 @@ _PYTHONS = {
     "3.13": Saved(1_450_000, 700_000),
     "3.14": Saved(0),
 }
-"""What versions of Python save, measured on x86_64 with onnxruntime 1.31; for 3.10 with 1.23, its last one."""
+"""What versions of Python save, measured on x86_64 with onnxruntime 1.31 and 1.32; for 3.10 with 1.23, its last one."""
 
 _RUNTIMES = {
     "1.23": Saved(2_600_000, loading_bytes=950_000),
