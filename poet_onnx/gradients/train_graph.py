@@ -51,6 +51,7 @@ from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
+from poet_onnx.gradients.torch_words import read_words
 from poet_onnx.graph.extract import TO_FLOAT, check_number_types
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
@@ -242,16 +243,16 @@ def _chosen(
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
     warn_of_padding(chosen, () if adapters is None else {each.weight for each in adapters.each}, warn)
     if not chosen.trained and not chosen.doubts:
-        raise InputError(f"Nothing is left to train: {_why_nothing(model.graph, chosen.frozen, freeze)}.")
+        raise InputError(f"Nothing is left to train: {_why_nothing(model, chosen.frozen, freeze)}.")
     return chosen, adapters
 
 
-def _why_nothing(graph: ir.Graph, still: Sequence[str], freeze: Sequence[str]) -> str:
+def _why_nothing(model: ir.Model, still: Sequence[str], freeze: Sequence[str]) -> str:
     """Return why no tensor is trained, and what to do."""
-    learned = {node.op_type for node in graph if node.domain == ML_DOMAIN}
+    learned = {node.op_type for node in model.graph if node.domain == ML_DOMAIN}
     if learned:
         return f"{listed(sorted(learned), most=4)} have their numbers in attributes, which have no gradients"
-    if still and not freeze:
+    if still and not freeze and read_words(model) is not None:
         return (
             f"the exporter says of {quoted(still)} that they are constants, as torch does of what Keras exports for one"
             " batch size; name with --train, in Python train=, what is not"
