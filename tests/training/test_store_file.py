@@ -144,10 +144,13 @@ FORKS = """
 import os, signal, sys, time
 from poet_onnx.training.store_file import open_store
 store = open_store(sys.argv[1])
+runs, told = os.pipe()
 child = os.fork()
 if child == 0:
+    os.write(told, b"1")
     time.sleep(600)
     os._exit(1)
+os.read(runs, 1)
 print(child, flush=True)
 {end}
 time.sleep(600)
