@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from file_sizes import file_size_limit
 from onnx import TensorProto, helper
 from ops_models import FLOAT, Keeper, make_model, page_descriptors, paging_nodes, round_trip_model
 from paging_sessions import MODES, RuntimeFailure, make_session
@@ -31,17 +29,6 @@ def default_options(directory: Path) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("poet.page_dir", str(directory))
     options.register_custom_ops_library(str(library_path()))
     return options
-
-
-@contextmanager
-def file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size: what a full disk or a quota does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def io_tasks() -> set[Path]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from board_trees import pi4
 from cli_runs import Cli, assert_one_sentence
+from file_sizes import file_size_limit
 
 import poet_onnx
 from poet_onnx.cli.findings import measured_parts
@@ -186,28 +185,18 @@ def test_a_journal_knows_what_was_measured_and_what_the_process_died_of(tmp_path
         Journal(tmp_path / "absent" / "journal", "here", {})
 
 
-@contextlib.contextmanager
-def no_file_longer_than(limit_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_journal_without_room_is_named_and_leaves_nothing_empty(tmp_path: Path) -> None:
     path = tmp_path / "costs.json.partial"
     said = r"costs\.json\.partial, for what was measured so far, cannot be written: File too large; give"
-    with no_file_longer_than(0), pytest.raises(InputError, match=said):
+    with file_size_limit(0), pytest.raises(InputError, match=said):
         Journal(path, "here", {})
     assert not path.exists()
     with Journal(path, "here", {}) as journal:
         journal.add(KEY, FOUND)
-        with no_file_longer_than(path.stat().st_size), pytest.raises(InputError, match=said):
+        with file_size_limit(path.stat().st_size), pytest.raises(InputError, match=said):
             journal.begin("1" * 64)
     noted = "".join(f"{json.dumps(line)}\n" for line in ({"about": "here"}, {"begun": "1" * 64}))
-    with no_file_longer_than(path.stat().st_size + len(noted)), pytest.raises(KeyboardInterrupt):
+    with file_size_limit(path.stat().st_size + len(noted)), pytest.raises(KeyboardInterrupt):
         stop_at(path, "1" * 64)
     with Journal(path, "here", {}) as journal:
         assert journal.known == {KEY: FOUND}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import resource
-import signal
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from file_sizes import file_size_limit
 from folders import SUPPORT
 from safetensors.numpy import load_file
 from stock_environment import NEEDS_STOCK, STOCK_PYTHON
@@ -316,15 +315,9 @@ def test_a_failed_step_names_the_tensor_and_what_to_do(nets: dict[str, Path], tm
 
 def test_a_disk_without_room_is_said_to_be_the_stores(nets: dict[str, Path], tmp_path: Path) -> None:
     path = rewritten(nets["image"], tmp_path / "net.onnx", store="always")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    try:
-        with pytest.raises(InputError, match=r"Cannot reserve [0-9]+ bytes of the store in .*: File too large"):
-            session_of(path, store=tmp_path / "store")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    said = r"Cannot reserve [0-9]+ bytes of the store in .*: File too large"
+    with file_size_limit(1 << 20), pytest.raises(InputError, match=said):
+        session_of(path, store=tmp_path / "store")
 
 
 @pytest.mark.deep
