@@ -14,7 +14,7 @@ a graph's outputs need none, and then lets the loss take the place of the output
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -69,27 +69,27 @@ def leave_out_sources(graph: ir.Graph, warn: Callable[[str], None]) -> None:
         )
 
 
-def leave_out_labels(model: ir.Model, warn: Callable[[str], None]) -> None:
+def leave_out_labels(model: ir.Model, needed: Container[str | None], warn: Callable[[str], None]) -> None:
     """Take outputs that operators of ai.onnx.ml make, such as a classifier's label, from a forward model with others.
 
     Args:
-        model: changed in place.
+        model: changed in place: what made these outputs alone goes, too.
+        needed: names of tensors that stay, for the loss reads them.
         warn: called with a sentence about them.
     """
-    chosen = [node for node in model.graph if node.domain == ML_DOMAIN]
-    made = {value for node in chosen for each in node.outputs for value in (each, *_outputs_behind(each))}
-    left = [value.name or "" for value in model.graph.outputs if value in made]
-    if left and len(left) < len(model.graph.outputs):
-        model.graph.outputs[:] = [value for value in model.graph.outputs if value not in made]
+    graph = model.graph
+    chosen = {node for node in graph if node.domain == ML_DOMAIN}
+    chosen.update(*(_dependants(value) for node in chosen for value in node.outputs))
+    left = [value.name or "" for value in graph.outputs if value.producer() in chosen]
+    if left and len(left) < len(graph.outputs):
+        kept = [value for value in graph.outputs if value.producer() not in chosen]
+        graph.outputs[:] = dict.fromkeys((*kept, *(value for value in _made(graph) if value.name in needed)))
         RemoveUnusedNodesPass()(model)
+        graph.outputs[:] = kept
         warn(
             f"Operators of {ML_DOMAIN} make {quoted(left, _SHOWN_NAMES)} of the other outputs: evaluation and exported"
             " models leave it out."
         )
-
-
-def _outputs_behind(value: ir.Value) -> list[ir.Value]:
-    return [output for node in _dependants(value) for output in node.outputs]
 
 
 def _by_block(value: ir.Value) -> bool:

@@ -183,7 +183,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         warnings.append(sentence)
         warn_user(sentence)
 
-    leave_out_labels(forward, warn)
+    leave_out_labels(forward, [term.output for term in wanted.terms], warn)
     set_modes(forward.graph, options.frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
     if options.quantize is not None:

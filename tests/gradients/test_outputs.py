@@ -49,6 +49,22 @@ def test_a_label_that_a_classifier_chooses_is_left_out(tmp_path: Path) -> None:
     assert [value.name for value in onnx.load(tmp_path / "out.onnx").graph.output] == ["p"]
 
 
+def test_what_the_loss_reads_stays_where_only_a_label_was_made_of_it() -> None:
+    text = "g (float[4, 3] x) => (float[4, 5] p) { s = MatMul(x, w) p = MatMul(x, v) }"
+    model = ir.to_proto(parse(text, {"w": random(3, 5), "v": random(3, 5)}))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(5, dtype=np.int64), "classes"))
+    model.graph.node.append(helper.make_node("ArgMax", ["s"], ["place"], axis=1))
+    model.graph.node.append(
+        helper.make_node("ArrayFeatureExtractor", ["classes", "place"], ["label"], domain="ai.onnx.ml")
+    )
+    model.graph.output.append(helper.make_tensor_value_info("label", onnx.TensorProto.INT64, [1, 4]))
+    with pytest.warns(PoetWarning, match=r"make 'label' of the other outputs"):
+        made = poet_onnx.train_graph(model, loss="cross-entropy:s")
+    assert list(made.values) == ["w"]
+    assert not {"ArgMax", "ArrayFeatureExtractor"}.intersection(node.op_type for node in made.training.graph)
+
+
 def test_numbers_in_attributes_are_not_trained() -> None:
     node = helper.make_node(
         *("LinearClassifier", ["x"], ["label", "scores"]),
