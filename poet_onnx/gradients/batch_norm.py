@@ -78,6 +78,11 @@ def _computes_statistics(node: ir.Node) -> bool:
     return not _trains(node) and any(maker is not None and maker.op_type != "Constant" for maker in makers)
 
 
+def moves_statistics(node: ir.Node) -> bool:
+    """Return whether a node is a batch normalization that trains: each batch moves its running statistics."""
+    return node.op_type == "BatchNormalization" and _trains(node)
+
+
 def _trains(node: ir.Node) -> bool:
     return bool(plain_attributes(node).get("training_mode", 0))
 

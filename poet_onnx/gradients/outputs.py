@@ -20,7 +20,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from poet_onnx.errors import InputError, quoted
+from poet_onnx.gradients.batch_norm import moves_statistics
 from poet_onnx.graph.extract.contents import infer_types
+from poet_onnx.passes.unread import RemoveUnread
 
 _MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
 _SHOWN_NAMES = 8
@@ -90,6 +92,24 @@ def leave_out_labels(model: ir.Model, needed: Container[str | None], warn: Calla
             f"Operators of {ML_DOMAIN} make {quoted(left, _SHOWN_NAMES)} of the other outputs: evaluation and exported"
             " models leave it out."
         )
+
+
+def leave_out_unread(model: ir.Model, loss: str) -> None:
+    """Remove the nodes that a loss is not computed of, such as a Softmax of scores that `cross-entropy` reads itself.
+
+    A batch normalization that computes statistics stays, for torch moves them even where nobody reads what it makes.
+
+    Args:
+        model: changed in place; the loss is what it returns then.
+        loss: name of a tensor that the model computes.
+    """
+    graph = model.graph
+    graph.outputs[:] = [value for value in _made(graph) if value.name == loss]
+    for node in reversed(graph):
+        is_read = any(value.uses() or value.is_graph_output() for value in node.outputs)
+        if not is_read and not moves_statistics(node):
+            graph.remove(node, safe=True)
+    RemoveUnread()(model)
 
 
 def _by_block(value: ir.Value) -> bool:

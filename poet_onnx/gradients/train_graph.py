@@ -38,7 +38,7 @@ from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.network import network_of
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
-from poet_onnx.gradients.outputs import ML_DOMAIN, leave_out_labels, leave_out_sources
+from poet_onnx.gradients.outputs import ML_DOMAIN, leave_out_labels, leave_out_sources, leave_out_unread
 from poet_onnx.gradients.parameters import (
     Parameters,
     as_patterns,
@@ -203,9 +203,10 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     evaluation = plain_evaluation(forward, name, parameters.trained)
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
     fused = fused_evaluation(forward, evaluation, name, parameters.trained, is_decoder=is_decoder)
+    leave_out_unread(forward, name)
     fold_transposed(forward.graph, parameters.trained)
     if is_decoder:
-        _make_no_scores(forward, name, parameters.trained)
+        _make_no_scores(forward, parameters.trained)
         fuse_layers(forward, parameters.trained)
     training = differentiate(forward, name, parameters.trained)
     fuse_gradients(training)
@@ -342,9 +343,7 @@ def _shown(kind: ir.DataType) -> str:
     return "float64" if kind == ir.DataType.DOUBLE else kind.name.lower()
 
 
-def _make_no_scores(forward: ir.Model, loss: str, trained: Sequence[str]) -> None:
+def _make_no_scores(forward: ir.Model, trained: Sequence[str]) -> None:
     """Let the loss of a language model make scores of some words at a time, where its output layer is frozen."""
-    graph = forward.graph
-    graph.outputs[:] = [value for node in graph for value in node.outputs if value.name == loss]
     if UseVocabularyLoss(with_gradient=True, trained=trained)(forward).modified:
         RemoveUnread()(forward)
