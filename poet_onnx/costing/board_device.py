@@ -15,9 +15,9 @@ from poet_onnx.costing.device import (
     ProcessProfile,
     StorageProfile,
     StoreProfile,
-    describe_first_error,
 )
 from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement, StorageMeasurement
+from poet_onnx.costing.validation import describe_first_error
 from poet_onnx.costing.versions import Saved
 from poet_onnx.errors import InputError
 

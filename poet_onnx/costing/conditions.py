@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from poet_onnx.costing.device import Text
+from poet_onnx.costing.validation import Text
 from poet_onnx.record import Record
 
 _FULL_SHARE = 0.95

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from poet_onnx.costing.built_in import built_in, built_in_names, read_toml
+from poet_onnx.costing.validation import Text, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import read_regular
 from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.record import Record
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")]
-"""Text of a file that is shown to people: without what a terminal obeys."""
 
 # Bounds outside which a number is a mistake, not a device.
 _Bytes = Annotated[int, Field(ge=1024, le=10**16)]
@@ -31,8 +23,6 @@ _FlopsPerSecond = Annotated[float, Field(ge=1e3, le=1e16)]
 _BytesPerSecond = Annotated[float, Field(ge=1e3, le=1e14)]
 _Latency = Annotated[float, Field(ge=0.0, le=10.0)]
 _Watts = Annotated[float, Field(ge=1e-6, le=1e4)]
-
-_SHOWN_LETTERS = 120
 
 HOST = "host"
 """The built-in device that is this machine."""
@@ -287,18 +277,18 @@ class DeviceProfile(_Sourced):
             kinds = ", ".join(self.storage_kinds)
             can = f"its kinds are {kinds}" if kinds else "its profile fixes the storage, so leave that option out"
             raise InputError(f"Device '{self.name}' has no choice of storage {kind!r}: {can}.")
-        known = _names("storages")
+        known = built_in_names("storages")
         if kind not in known:
             raise InputError(
                 f"Device '{self.name}' names an unknown kind of storage {kind!r}: {', '.join(known)} exist."
             )
-        storage = StorageProfile.model_validate(_toml(_built_in("storages", kind), f"{kind}.toml"))
+        storage = StorageProfile.model_validate(built_in("storages", kind))
         return self.model_copy(update={"storage": self.storage_kinds[kind].within(storage)})
 
 
 def device_names() -> tuple[str, ...]:
     """Return the names of the built-in device profiles, sorted."""
-    return _names("devices")
+    return built_in_names("devices")
 
 
 def load_device(name_or_path: str | os.PathLike[str] | DeviceProfile, storage: str | None = None) -> DeviceProfile:
@@ -322,27 +312,18 @@ def _load(name_or_path: str | os.PathLike[str]) -> DeviceProfile:
             data = read_regular(path)
         except OSError as error:
             raise InputError(f"Cannot read device profile {path}: {error.strerror or error}.") from error
-        return _parse(data, str(path))
+        return _parsed(read_toml(data, str(path)), str(path))
     name = str(name_or_path)
     if name not in device_names():
         raise InputError(
             f"Unknown device {name!r}: the built-in ones are {', '.join(device_names())}; "
             "another device is given as the path of its .toml file."
         )
-    return _parse(_built_in("devices", name), f"{name}.toml")
+    return _parsed(built_in("devices", name), f"{name}.toml")
 
 
-def _names(folder: str) -> tuple[str, ...]:
-    found = resources.files("poet_onnx.costing").joinpath(folder).iterdir()
-    return tuple(sorted(entry.name[: -len(".toml")] for entry in found if entry.name.endswith(".toml")))
-
-
-def _built_in(folder: str, name: str) -> bytes:
-    return resources.files("poet_onnx.costing").joinpath(folder, f"{name}.toml").read_bytes()
-
-
-def _parse(data: bytes, file: str) -> DeviceProfile:
-    document = _whole(_toml(data, file), file)
+def _parsed(given: dict[str, Any], file: str) -> DeviceProfile:
+    document = _whole(given, file)
     try:
         device = DeviceProfile.model_validate(document)
     except ValidationError as error:
@@ -358,9 +339,11 @@ def _whole(document: dict[str, Any], file: str) -> dict[str, Any]:
         name = document.get(key)
         if not isinstance(name, str):
             continue
-        if name not in _names(folder):
-            raise InputError(f"Device profile {file}: `{key}` is {name!r}, but there are {', '.join(_names(folder))}.")
-        other = _toml(_built_in(folder, name), f"{name}.toml")
+        if name not in built_in_names(folder):
+            raise InputError(
+                f"Device profile {file}: `{key}` is {name!r}, but there are {', '.join(built_in_names(folder))}."
+            )
+        other = built_in(folder, name)
         document = {**document, key: other} if key == "process" else _based(document, name, _whole(other, file))
     return {key: value for key, value in document.items() if key != "based_on"}
 
@@ -395,31 +378,3 @@ def _said(table: _Sourced) -> dict[str, Any]:
         for name, value in values
         if value is not None
     }
-
-
-def _toml(data: bytes, file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"Device profile {file} is not UTF-8 text: byte {error.start} is wrong.") from error
-    except RecursionError as error:
-        raise InputError(f"Device profile {file} is not usable TOML: its values are nested too deep.") from error
-    except ValueError as error:  # of a whole number with thousands of digits, too
-        raise InputError(f"Device profile {file} is not valid TOML: {error}.") from error
-
-
-def describe_first_error(error: ValidationError) -> str:
-    """Describe the first thing that a validation found wrong, with its key and the value found there, in one line."""
-    first = error.errors(include_url=False)[0]
-    key = _shortened("".join(f"{part}." for part in first["loc"]).removesuffix("."))[1:-1]
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    found = first["input"]
-    shown = f" (found {_shortened(found)})" if isinstance(found, (bool, int, float, str)) else ""
-    return f"{key}{': ' if key else ''}{message}{shown}"
-
-
-def _shortened(value: float | str) -> str:
-    """Return how a value is written in Python, without the middle of a long one."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[: _SHOWN_LETTERS // 2]}...{text[-_SHOWN_LETTERS // 2 :]}"

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from poet_onnx.costing.board import BoardMeasurement
 from poet_onnx.costing.conditions import Conditions
-from poet_onnx.costing.device import Text, describe_first_error
+from poet_onnx.costing.validation import Text, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.files.regular import read_regular
