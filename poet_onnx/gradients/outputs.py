@@ -26,6 +26,7 @@ from poet_onnx.passes.unread import RemoveUnread
 
 _MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
 _SHOWN_NAMES = 8
+_SMALL_BYTES = 1024
 
 ML_DOMAIN = "ai.onnx.ml"
 """Of operators that take numbers from attributes, and choose: classifiers, trees, labels. None has a gradient."""
@@ -97,7 +98,8 @@ def leave_out_labels(model: ir.Model, needed: Container[str | None], warn: Calla
 def leave_out_unread(model: ir.Model, loss: str) -> None:
     """Remove the nodes that a loss is not computed of, such as a Softmax of scores that `cross-entropy` reads itself.
 
-    A batch normalization that computes statistics stays, for torch moves them even where nobody reads what it makes.
+    A batch normalization that computes statistics stays, for torch moves them even where nobody reads what it makes. So
+    does what reads a large constant alone: a session has one copy of those that the step and the evaluation share.
 
     Args:
         model: changed in place; the loss is what it returns then.
@@ -107,9 +109,15 @@ def leave_out_unread(model: ir.Model, loss: str) -> None:
     graph.outputs[:] = [value for value in _made(graph) if value.name == loss]
     for node in reversed(graph):
         is_read = any(value.uses() or value.is_graph_output() for value in node.outputs)
-        if not is_read and not moves_statistics(node):
+        if not is_read and not moves_statistics(node) and not any(map(_is_large_and_its_own, node.inputs)):
             graph.remove(node, safe=True)
     RemoveUnread()(model)
+
+
+def _is_large_and_its_own(value: ir.Value | None) -> bool:
+    """Return whether a node's operand is a constant that nobody else reads, and more than a few numbers."""
+    tensor = value.const_value if value is not None else None
+    return tensor is not None and tensor.nbytes > _SMALL_BYTES and value is not None and len(value.uses()) == 1
 
 
 def _by_block(value: ir.Value) -> bool:
