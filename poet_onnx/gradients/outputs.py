@@ -99,7 +99,8 @@ def leave_out_unread(model: ir.Model, loss: str) -> None:
     """Remove the nodes that a loss is not computed of, such as a Softmax of scores that `cross-entropy` reads itself.
 
     A batch normalization that computes statistics stays, for torch moves them even where nobody reads what it makes. So
-    does what reads a large constant alone: a session has one copy of those that the step and the evaluation share.
+    does what reads a large constant that the loss has not: a session has one copy of those that the step and the
+    evaluation share. A weight that is transposed or quantized stays with its product, for alone it would be made whole.
 
     Args:
         model: changed in place; the loss is what it returns then.
@@ -107,17 +108,41 @@ def leave_out_unread(model: ir.Model, loss: str) -> None:
     """
     graph = model.graph
     graph.outputs[:] = [value for value in _made(graph) if value.name == loss]
+    leading = _leading(graph)
     for node in reversed(graph):
-        is_read = any(value.uses() or value.is_graph_output() for value in node.outputs)
-        if not is_read and not moves_statistics(node) and not any(map(_is_large_and_its_own, node.inputs)):
+        is_read = node in leading or any(value.uses() for value in node.outputs)
+        if not is_read and not any(_is_large(value, leading) for value in node.inputs):
             graph.remove(node, safe=True)
     RemoveUnread()(model)
 
 
-def _is_large_and_its_own(value: ir.Value | None) -> bool:
-    """Return whether a node's operand is a constant that nobody else reads, and more than a few numbers."""
-    tensor = value.const_value if value is not None else None
-    return tensor is not None and tensor.nbytes > _SMALL_BYTES and value is not None and len(value.uses()) == 1
+def _leading(graph: ir.Graph) -> set[ir.Node]:
+    """Return the nodes that the graph's outputs and the statistics of batches are computed of."""
+    leading: set[ir.Node] = set()
+    for node in reversed(graph):
+        is_read = any(value.is_graph_output() or leading.intersection(value.consumers()) for value in node.outputs)
+        if is_read or moves_statistics(node):
+            leading.add(node)
+    return leading
+
+
+def _is_large(value: ir.Value | None, leading: set[ir.Node]) -> bool:
+    """Return whether a value is a constant of more than a few numbers that none of these nodes reads, or made of one."""
+    if value is None or not _is_constant(value):
+        return False
+    maker = value.producer()
+    if maker is not None:
+        return any(_is_large(operand, leading) for operand in maker.inputs)
+    tensor = value.const_value
+    return tensor is not None and tensor.nbytes > _SMALL_BYTES and leading.isdisjoint(value.consumers())
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    """Return whether a value is a constant, or made of constants."""
+    if value is None or value.const_value is not None:
+        return True
+    maker = value.producer()
+    return maker is not None and all(map(_is_constant, maker.inputs))
 
 
 def _by_block(value: ir.Value) -> bool:

@@ -87,6 +87,15 @@ def test_a_large_constant_of_an_output_stays_one_that_step_and_evaluation_share(
     assert "Tanh" not in {node.op_type for node in made.training.graph}
 
 
+def test_a_weight_that_a_product_reads_transposed_stays_with_its_product() -> None:
+    text = """g (float[4, 3] x) => (float[4, 3] s, float[4, 900] more)
+        { s = MatMul(x, w) turned = Transpose <perm = [1, 0]> (wide) far = MatMul(s, turned) more = Tanh(far) }"""
+    model = ir.to_proto(parse(text, {"w": random(3, 3), "wide": random(900, 3)}))
+    made = poet_onnx.train_graph(model, loss="cross-entropy:s", train=["w"])
+    assert "far" in {node.outputs[0].name for node in made.training.graph}
+    assert "Tanh" not in {node.op_type for node in made.training.graph}
+
+
 def test_statistics_of_a_batch_move_where_nobody_reads_what_it_is_normalized_to() -> None:
     text = """g (float[8, 3] x) => (float[8, 5] s, float[8, 5] p)
         { s = MatMul(x, w) n = BatchNormalization(s, one, nil, mean, var) p = Softmax(n) }"""
