@@ -240,3 +240,33 @@ def test_a_batch_normalization_whose_statistics_do_not_move_is_called_twice(
     made = poet_onnx.torch.export(module, batch, tmp_path / "net.onnx", loss="output:output", **options)
     assert made.check is not None
     assert made.check.passed
+
+
+class Beside(nn.Module):
+    """Returns what it makes of its scores beside them, with a batch normalization on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores and probabilities."""
+        scores = self.scores(x)
+        return scores, self.norm(scores).softmax(1)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_statistics_move_as_in_torch_where_the_loss_reads_nothing_of_the_normalization(
+    exporter: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net, x = Beside(), torch.randn(8, 4)
+    options = {**OPTIONS, "exporter": exporter, "target": "stock", "optimizer": "sgd"}
+    made = poet_onnx.torch.export(net, x, tmp_path / "net.onnx", loss="mse", **options)
+    session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(0.0))
+    for _ in range(3):
+        session.step(x.numpy(), torch.zeros(8, 3).numpy())
+        net(x)
+    poet_onnx.torch.load_trained(trained := Beside(), session)
+    for name in ("norm.running_mean", "norm.running_var"):
+        torch.testing.assert_close(trained.state_dict()[name], net.state_dict()[name], rtol=1e-6, atol=1e-7)
