@@ -127,7 +127,7 @@ def _leading(graph: ir.Graph) -> set[ir.Node]:
 
 
 def _is_large(value: ir.Value | None, leading: set[ir.Node]) -> bool:
-    """Return whether a value is a constant of more than a few numbers that none of these nodes reads, or made of one."""
+    """Return whether a value is a constant of more than a few numbers that no such node reads, or made of one."""
     if value is None or not _is_constant(value):
         return False
     maker = value.producer()
