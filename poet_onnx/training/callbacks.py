@@ -11,6 +11,8 @@ import io
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import InputError, shown
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _REFRESH_SECONDS = 0.2
+
+_FLUSH_SECONDS = 30.0
+"""Of events that wait in memory, at most."""
 
 
 class _Best:
@@ -165,7 +170,11 @@ class CsvLog(Callback):
 
 
 class TensorBoardLog(Callback):
-    """Writes each step's loss and learning rate, and each epoch's figures, for TensorBoard; needs tensorboardX."""
+    """Writes each step's loss and learning rate, and each epoch's figures, for TensorBoard; needs tensorboardX.
+
+    Events are written by the thread that trains: where tensorboardX's own thread meets a full disk, it ends, and
+    whoever logs waits for it without end.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Say where.
@@ -173,43 +182,76 @@ class TensorBoardLog(Callback):
         Args:
             folder: of event files, which is made if it is not there.
         """
-        self._folder = os.fspath(as_path(folder))
+        self._folder = as_path(folder)
         self._writer: Any = None
         self._step = 0
+        self._flushed = 0.0
 
     def on_fit_begin(self, session: SessionLoop) -> None:
         """Open a file of events; those of steps that were lost are hidden.
 
         Raises:
-            InputError: if tensorboardX is not installed, or the folder cannot be written to.
+            InputError: if tensorboardX is not installed, or the folder cannot be written to, now or later.
         """
         try:
-            from tensorboardX import SummaryWriter
+            from tensorboardX.proto.event_pb2 import SessionLog
+            from tensorboardX.record_writer import RecordWriter
         except ImportError as error:
             raise InputError("TensorBoardLog needs tensorboardX: pip install 'poet-onnx[tensorboard]'.") from error
         self._step = session.steps
-        try:
-            self._writer = SummaryWriter(self._folder, purge_step=self._step)
-        except OSError as error:
-            raise InputError(f"{self._folder} cannot be written: {error.strerror or error}.") from error
+        with self._written():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter(str(self._folder / f"events.out.tfevents.{time.time_ns()}"))
+        self._write(file_version="brain.Event:2")
+        self._write(session_log=SessionLog(status=SessionLog.START))
 
     def on_step_end(self, session: SessionLoop, step: Step) -> None:
         """Write loss and learning rate."""
         self._step = session.steps
-        self._writer.add_scalar("loss", step.loss, self._step)
-        self._writer.add_scalar("learning_rate", step.learning_rate, self._step)
+        self._write_scalar("loss", step.loss)
+        self._write_scalar("learning_rate", step.learning_rate)
+        if time.monotonic() >= self._flushed + _FLUSH_SECONDS:
+            self._flush()
 
     def on_epoch_end(self, session: SessionLoop, epoch: Epoch) -> None:
         """Write the figures."""
         for name, figure in epoch.figures.items():
-            self._writer.add_scalar(f"epoch/{name}", figure, self._step)
-        self._writer.flush()
+            self._write_scalar(f"epoch/{name}", figure)
+        self._flush()
 
     def on_fit_end(self, session: SessionLoop) -> None:
         """Close the file."""
         if self._writer is not None:
-            self._writer.close()
+            with self._written():
+                self._writer.close()
             self._writer = None
+
+    def _write_scalar(self, name: str, number: float) -> None:
+        from tensorboardX.summary import scalar
+
+        self._write(summary=scalar(name, number))
+
+    def _write(self, **what: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        with self._written():
+            self._writer.write(Event(wall_time=time.time(), step=self._step, **what).SerializeToString())
+
+    def _flush(self) -> None:
+        self._flushed = time.monotonic()
+        with self._written():
+            self._writer.flush()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                with suppress(OSError):  # what the file still lacks cannot be written either
+                    writer.close()
+            raise InputError(f"{self._folder} cannot be written: {error.strerror or error}.") from error
 
 
 class ProgressBar(Callback):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_sizes import file_size_limit
 from training_batches import batch, digest, session_of
 
 from poet_onnx import (
@@ -195,10 +196,19 @@ def test_events_are_what_tensorboard_reads(
     assert means == [(3 * (e.number + 1), pytest.approx(e.figures["loss"], rel=1e-6)) for e in found]
 
 
+@pytest.mark.parametrize("size_bytes", [0, 64, 300])
+def test_a_full_disk_ends_training_with_the_folder_of_events(
+    session: TrainingSession, batches: list[dict[str, Any]], tmp_path: Path, size_bytes: int
+) -> None:
+    """At the file's begin, or when an epoch's events are written; nobody waits for a thread that has ended."""
+    with file_size_limit(size_bytes), pytest.raises(InputError, match="events cannot be written: File too large"):
+        session.fit(batches, epochs=1, callbacks=[TensorBoardLog(tmp_path / "events")])
+
+
 def test_without_tensorboardx_the_extra_is_named(
     session: TrainingSession, batches: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX.proto.event_pb2", None)
     with pytest.raises(InputError, match=r"pip install 'poet-onnx\[tensorboard\]'"):
         session.fit(batches, epochs=1, callbacks=[TensorBoardLog(tmp_path)])
 
