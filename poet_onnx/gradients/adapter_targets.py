@@ -21,8 +21,7 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
 from poet_onnx.adapters.shared import Shared
-from poet_onnx.gradients.module_names import module_of
-from poet_onnx.gradients.parameters import ANONYMOUS
+from poet_onnx.gradients.module_names import ANONYMOUS, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
 

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+ANONYMOUS = ("onnx::", "val_")
+"""How torch's exporters name what they compute beforehand, such as a weight that they transposed."""
+
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 """A node's metadata name here the modules that it is in, from the outermost on, and the node itself."""
 

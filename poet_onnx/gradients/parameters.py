@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.turned_tensor import TurnedTensor
+from poet_onnx.gradients.adapter_targets import find_weights
 from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, may_be_untrained, verdict
 from poet_onnx.gradients.merged import part_merged
-from poet_onnx.gradients.module_names import is_call_of, module_of
+from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -22,9 +25,6 @@ from poet_onnx.passes.node_builder import tensor_initializer
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
-
-ANONYMOUS = ("onnx::", "val_")
-"""How torch's exporters name what they compute beforehand, such as a weight that they transposed."""
 
 FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
 """How torch's legacy exporter names what it folds batch normalizations into."""
@@ -117,21 +117,27 @@ def find_parameters(
         if value.dtype in REAL and value.uses() and value not in statistics and value.name
     }
     lost = {each.name: each for each in (words.lost if words is not None else ())}
-    _check_patterns({"train": train or (), "freeze": freeze}, list(real), list(lost))
+    of_torch = is_of_torch(model)
+    judge = partial(_judge, words=words, of_torch=of_torch)
+    names: dict[str, tuple[str, ...]] = {name: (name,) for name in real}
+    if train or freeze:
+        unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
+        names.update(_with_modules(graph, unnamed))
+    _check_patterns({"train": train or (), "freeze": freeze}, list(chain.from_iterable(names.values())), list(lost))
+    still = {name for name in real if any(matches(each, freeze) for each in names[name])}
     if train is None:
-        of_torch = is_of_torch(model)
-        verdicts = {name: _judge(value, words, of_torch=of_torch) for name, value in real.items()}
-        trained = [name for name, found in verdicts.items() if found == PARAMETER and not matches(name, freeze)]
+        verdicts = {name: judge(value) for name, value in real.items()}
+        trained = [name for name, found in verdicts.items() if found == PARAMETER and name not in still]
         doubts = [
             Doubt(name, _shape(value), _shown_readers(value), verdicts[name])
             for name, value in real.items()
-            if verdicts[name] not in (PARAMETER, CONSTANT) and not matches(name, freeze)
+            if verdicts[name] not in (PARAMETER, CONSTANT) and name not in still
         ]
-        still = [name for name, found in verdicts.items() if found == CONSTANT and not matches(name, freeze)]
-        _warn_of_untrained([name for name in still if words is None and may_be_untrained(real[name])], warn)
+        constants = [name for name, found in verdicts.items() if found == CONSTANT and name not in still]
+        _warn_of_untrained([name for name in constants if words is None and may_be_untrained(real[name])], warn)
         doubts += [Doubt(each.name, (), "", each.reason) for each in lost.values() if not matches(each.name, freeze)]
     else:
-        trained = [name for name in real if matches(name, train) and not matches(name, freeze)]
+        trained = [name for name in real if any(matches(each, train) for each in names[name]) and name not in still]
         doubts = []
     for name in trained:
         _check_finite(real[name])
@@ -140,6 +146,15 @@ def find_parameters(
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
     return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded)
+
+
+def _with_modules(graph: ir.Graph, unnamed: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield parameters that an exporter named itself, with all that they go by: the names of their modules, too."""
+    found = {weight.name: weight.names for weight in find_weights(graph)}
+    for name in unnamed:
+        modules = {module_of(node) for node, _ in graph.initializers[name].uses()}
+        inside = [f"{module}.{name}" for module in modules if module and len(modules) == 1]
+        yield name, tuple(dict.fromkeys((name, *found.get(name, ()), *inside)))
 
 
 def _check_patterns(given: Mapping[str, Sequence[str]], names: Sequence[str], lost: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +390,29 @@ def test_the_legacy_exporter_has_what_torch_trains(build: Callable[[], nn.Module
     assert len(grads) == len(list(module.parameters()))
     expected = np.concatenate(grads)  # folded ones have other names and shapes
     np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pattern", ["body.*", "*.weight", "body.0.weight", "body.2.*", "head.?eight"])
+def test_patterns_find_what_the_legacy_exporter_named_itself_by_its_module(pattern: str, tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4, bias=False))
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x))
+
+    module, x = Net(), torch.randn(2, 4, 6)
+    for training in (False, True):
+        forward = written(module, x, tmp_path / "forward.onnx", fold=True, training=training)
+        every = poet_onnx.train_graph(forward, loss="mse").values
+        assert sum(name.startswith("onnx::MatMul_") for name in every) == 3
+        wanted = [weight.numel() for name, weight in module.named_parameters() if fnmatchcase(name, pattern)]
+        chosen = poet_onnx.train_graph(forward, loss="mse", train=pattern).values
+        assert sorted(value.size for value in chosen.values()) == sorted(wanted)
+        left = poet_onnx.train_graph(forward, loss="mse", freeze=[pattern]).values
+        assert set(left) == set(every) - set(chosen)
 
 
 def test_a_row_for_padding_is_told() -> None:
