@@ -10,7 +10,7 @@ by group it comes first, as group 0. Which parameter is in which group is part o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -134,6 +134,23 @@ def members(groups: Sequence[ParameterGroup], dimensions: Mapping[str, int]) -> 
                 f"{', '.join(map(repr, list(dimensions)[:5]))}{', ...' if len(dimensions) > 5 else ''}."
             )
     return found
+
+
+def missed(
+    groups: Sequence[ParameterGroup], called: Mapping[str, Sequence[str]], dimensions: Mapping[str, int]
+) -> Iterator[tuple[ParameterGroup, str]]:
+    """Yield parameters that a group names by their modules, but not as the file does.
+
+    Args:
+        groups: in the order in which they are asked.
+        called: all names of parameters whose name in the file is an exporter's own.
+        dimensions: how many each parameter has.
+    """
+    for name, names in called.items():
+        count = dimensions[name]
+        meant = next((group for group in groups if any(group.has(each, count) for each in names)), None)
+        if meant is not None and not meant.has(name, count):
+            yield meant, name
 
 
 def settings_by_group(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> tuple[tuple[Optimizer, float], ...]:

@@ -59,6 +59,7 @@ class Parameters:
         tied: transposed copies that read their original from now on, by name.
         doubts: what the user is to decide; the tensors among it are frozen.
         padded: rows for padding that torch would not train, by the name of the embedding's table.
+        called: all names that those go by that an exporter named itself.
     """
 
     trained: tuple[str, ...]
@@ -66,6 +67,7 @@ class Parameters:
     tied: tuple[tuple[str, str], ...] = ()
     doubts: tuple[Doubt, ...] = ()
     padded: Mapping[str, int] = field(default_factory=dict)
+    called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def show_weights(
@@ -119,10 +121,9 @@ def find_parameters(
     lost = {each.name: each for each in (words.lost if words is not None else ())}
     of_torch = is_of_torch(model)
     judge = partial(_judge, words=words, of_torch=of_torch)
-    names: dict[str, tuple[str, ...]] = {name: (name,) for name in real}
-    if train or freeze:
-        unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
-        names.update(_with_modules(graph, unnamed))
+    unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
+    called = dict(_with_modules(graph, unnamed))
+    names = {name: called.get(name, (name,)) for name in real}
     _check_patterns({"train": train or (), "freeze": freeze}, list(chain.from_iterable(names.values())), list(lost))
     still = {name for name in real if any(matches(each, freeze) for each in names[name])}
     if train is None:
@@ -145,7 +146,7 @@ def find_parameters(
         _warn_of_folded(trained, real, warn)
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
-    return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded)
+    return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded, called)
 
 
 def _with_modules(graph: ir.Graph, unnamed: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

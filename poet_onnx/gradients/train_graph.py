@@ -91,6 +91,7 @@ class TrainGraph:
             with the single nodes and the frozen weights of the training graph. None where that is no other graph.
         constants: what a rewritten graph reads from a store besides, by name.
         sources: files that it was read from; none of them is written over.
+        called: all names that those parameters go by that an exporter named itself, those of their modules included.
     """
 
     training: ir.Model
@@ -104,6 +105,7 @@ class TrainGraph:
     fused: ir.Model | None = None
     constants: Mapping[str, Array] = field(default_factory=dict)
     sources: frozenset[Path] = frozenset()
+    called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the three files into a folder, which is made if it is not there: all of them or none.
@@ -221,6 +223,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         warnings=tuple(warnings),
         fused=fused,
         sources=files_read(model),
+        called={name: chosen.called[name] for name in parameters.trained if name in chosen.called},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -18,8 +18,9 @@ from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.family import PlanFamily
+from poet_onnx.description.groups import ParameterGroup, missed
 from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY, Description
-from poet_onnx.errors import InputError, PoetError
+from poet_onnx.errors import InputError, PoetError, quoted
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
 from poet_onnx.files.model_file import files_beside
@@ -225,6 +226,18 @@ class _Rewrite(InPlacePass):
         return PassResult(model, modified=True)
 
 
+def _warn_of_missed(made: TrainGraph, groups: Sequence[ParameterGroup], warn: Callable[[str], None]) -> None:
+    """Warn of parameters that groups name by their modules: groups go by the names in the file."""
+    found: dict[ParameterGroup, list[str]] = {}
+    for group, name in missed(groups, made.called, {name: value.ndim for name, value in made.values.items()}):
+        found.setdefault(group, []).append(name)
+    for group, names in found.items():
+        warn(
+            f"Parameters {quoted(names)} are of modules that {group} names, but not in it, for the exporter named them"
+            " itself: name them in it, too."
+        )
+
+
 def _rewritten(
     model: ir.Model,
     request: Request,
@@ -252,6 +265,8 @@ def _rewritten(
     source = normalized(model, options, forward=forward, warn=warn, threads=request.threads)
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
+    if made is not None and updates is not None:
+        _warn_of_missed(made, updates.groups, warn)
     evaluated = None if updates is None else made
     beside = partial(
         EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=request.threads

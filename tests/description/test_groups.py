@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poet_onnx import SGD, AdamW, ParameterGroup
-from poet_onnx.description.groups import as_groups, members, settings_by_group
+from poet_onnx.description.groups import as_groups, members, missed, settings_by_group
 from poet_onnx.errors import InputError
 
 DIMENSIONS = {"embed.weight": 2, "norm.weight": 1, "norm.bias": 1, "head.weight": 2, "head.bias": 1, "scale": 0}
@@ -77,3 +77,16 @@ def test_a_group_changes_the_decay_alone_where_it_has_one() -> None:
     expected = (optimizer, 1.0), (AdamW(1e-3, beta1=0.8, weight_decay=0.0), 1.0), (optimizer, 2.0)
     assert settings_by_group(optimizer, groups) == expected
     assert settings_by_group(SGD(0.1), ()) == ((SGD(0.1), 1.0),)
+
+
+def test_what_a_group_names_by_its_module_alone_is_missed() -> None:
+    called = {
+        "val_1": ("val_1", "head.weight"),
+        "val_2": ("val_2", "body.0.weight"),
+        "val_3": ("val_3", "body.1.weight"),
+    }
+    dimensions = {"val_1": 2, "val_2": 2, "val_3": 2, "head.bias": 1}
+    head, few, rest = ParameterGroup("head.*"), ParameterGroup(["vectors", "val_3"]), ParameterGroup("*.weight")
+    assert list(missed([head, few], called, dimensions)) == [(head, "val_1")]
+    assert list(missed([few, rest], called, dimensions)) == [(rest, "val_1"), (rest, "val_2")]
+    assert not list(missed([ParameterGroup("*")], called, dimensions))

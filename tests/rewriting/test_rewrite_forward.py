@@ -245,3 +245,16 @@ def test_a_share_is_one_of_what_evaluating_needs_where_that_is_more() -> None:
     assert result.ordered.transient_peak_bytes < transposed_bytes < (result.budget_bytes or 0)
     again = poet_onnx.rewrite(net, activation_budget=result.budget_bytes, **options)
     assert again.rewritten == result.rewritten
+
+
+def test_a_group_that_names_modules_is_told_which_of_their_weights_it_has_not(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    with quiet():
+        torch.onnx.export(net, (torch.randn(2, 4, 6),), tmp_path / "net.onnx", dynamo=False, opset_version=17)
+    options = {"loss": "mse", "device": "a72", "target": "stock"}
+    with pytest.warns(
+        poet_onnx.PoetWarning, match=r"^Parameters 'onnx::MatMul_\d+' are of modules that the group 2\.\*"
+    ):
+        poet_onnx.rewrite(tmp_path / "net.onnx", groups=["2.*,lr_scale=2"], **options)
+    made = poet_onnx.rewrite(tmp_path / "net.onnx", groups=["vectors,weight_decay=0"], **options)
+    assert made.warnings == ()
