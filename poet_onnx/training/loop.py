@@ -82,7 +82,6 @@ class SessionLoop:
 
     _progress: Progress
     _schedule: Callable[[int], float] | None
-    _rate: float
     _training: bool
     _turn: Turn
     _fitting: int | None = None
@@ -97,14 +96,14 @@ class SessionLoop:
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next update; with a schedule, that of the last one.
+        """Learning rate of the next update; with a schedule, that of the last one, after a resume, too.
 
         It may be set where there is no schedule, and is saved in checkpoints.
 
         Raises:
             InputError: if it is set to no number of 0 or more, or there is a schedule.
         """
-        return self._rate if self._schedule is not None else self._progress.optimizer.learning_rate
+        return self._progress.optimizer.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:

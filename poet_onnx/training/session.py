@@ -273,6 +273,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
                 done if self._fitting is None else done.after_batch(self._fitting, loss),
                 runs=done.runs + 1,
                 updates=done.updates + updating,
+                optimizer=replace(done.optimizer, learning_rate=rate) if updating else done.optimizer,
                 batches=0 if updating else done.batches + 1,
             )
             self._steps_run += 1

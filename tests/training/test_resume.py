@@ -79,6 +79,20 @@ def test_a_checkpoint_brings_its_learning_rate(model_path: Callable[..., Path], 
     assert digest(other) == digest(scheduled) != digest(through)
 
 
+def test_a_schedule_goes_on_amid_an_update_with_the_rate_of_the_last_one(
+    model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
+    options = {"optimizer": Adam(), "schedule": lambda updates: 0.5 / (1 + updates), "accumulation_steps": 2}
+    through, resumed = session_of(path, **options), session_of(path, **options)
+    train(through, 5)
+    through.save_checkpoint(saved)
+    resumed.load_checkpoint(saved)
+    assert resumed.learning_rate == through.learning_rate == 0.25
+    train(resumed, 1, first=5)
+    assert resumed.learning_rate == 0.5 / 3
+
+
 def test_running_statistics_are_kept(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path, saved = model_path("mobilenet"), tmp_path / "saved.safetensors"
     through = session_of(path)
