@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from poet_onnx.choices import AUTO
 from poet_onnx.description.groups import ParameterGroup, as_groups
@@ -376,6 +376,17 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse copies, as by `copy` and `pickle`: two sessions cannot own one memory.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            "A session can be neither copied nor pickled: save a checkpoint, and load it into another session of the"
+            " same files."
+        )
 
     def _keep_epoch(self) -> None:
         if self._memory.store is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 import subprocess
 import sys
@@ -285,6 +287,16 @@ def test_what_cannot_be_trained_is_refused(model_path: Callable[..., Path], tmp_
     ):
         with pytest.raises(InputError, match=message):
             TrainingSession(model, source, **options)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_neither_copied_nor_pickled(
+    copied: Callable[[object], object], model_path: Callable[..., Path]
+) -> None:
+    session = session_of(model_path("mlp-mse"))
+    with pytest.raises(InputError, match="can be neither copied nor pickled: save a checkpoint"):
+        copied(session)
+    train(session, 1)
 
 
 def test_a_step_allocates_nothing_but_its_transient_tensors(model_path: Callable[..., Path]) -> None:
