@@ -188,29 +188,21 @@ def _shown_readers(value: ir.Value) -> str:
 
 
 def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
-    """Refuse to guess what is trained, with a table of what is in doubt.
+    """Refuse to guess what is trained, with a list of what is in doubt.
 
     Raises:
         InputError: always.
     """
-    lines = [
-        f"  {each.name}  {'x'.join(map(str, each.shape)) or '-'}  {each.reason}"
-        + (f"; read by {each.readers}" if each.readers else "")
-        for each in doubts[:_SHOWN]
+    listing = [
+        f"'{each.name}' ({'x'.join(map(str, each.shape)) or '-'}, {each.reason}"
+        + (f", read by {each.readers})" if each.readers else ")")
+        for each in doubts
     ]
-    more = [f"  and {len(doubts) - _SHOWN} more"] if len(doubts) > _SHOWN else []
-    certain = listed(trained, _SHOWN)
     raise InputError(
-        "\n".join(
-            [
-                "The model does not tell what is to be trained: name it with --train and --freeze (in Python train= and"
-                " freeze=), or export it with optimize=False (dynamo), do_constant_folding=False (legacy), or by"
-                " poet_onnx.torch.export. In doubt are:",
-                *lines,
-                *more,
-                f"Trained without doubt: {certain or 'none'}.",
-            ]
-        )
+        "The model does not tell what is to be trained: name it with --train and --freeze (in Python train= and"
+        " freeze=), or export it with optimize=False (dynamo), do_constant_folding=False (legacy), or by"
+        f" poet_onnx.torch.export. In doubt are {listed(listing, _SHOWN)}; trained without doubt are"
+        f" {listed(trained, _SHOWN) or 'none'}."
     )
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from deep import sampled
+from forward_models import parse, random
 from lowering_runs import AFTER, run_step
 from torch import Tensor, nn
 
@@ -413,6 +414,15 @@ def test_patterns_find_what_the_legacy_exporter_named_itself_by_its_module(patte
         assert sorted(value.size for value in chosen.values()) == sorted(wanted)
         left = poet_onnx.train_graph(forward, loss="mse", freeze=[pattern]).values
         assert set(left) == set(every) - set(chosen)
+
+
+def test_what_is_in_doubt_is_listed_in_one_line() -> None:
+    text = "g (float[4, 6] x) => (float[4, 6] y) { h = MatMul(x, w) y = Sub(h, val_3) }"
+    model = parse(text, {"w": random(6, 6), "val_3": random(4, 6)})
+    with pytest.raises(
+        InputError, match=r"doubt are 'val_3' \(4x6, .*, read by Sub '.*'\); trained without doubt are w\.$"
+    ):
+        poet_onnx.train_graph(model, loss="mse")
 
 
 def test_a_row_for_padding_is_told() -> None:
