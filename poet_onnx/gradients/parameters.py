@@ -27,7 +27,7 @@ STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
 
 FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
-"""How torch's legacy exporter names what it folds batch normalizations into."""
+"""How torch's legacy exporter names what it folds batch normalizations and weight norms into."""
 
 _SHOWN = 12
 
@@ -251,10 +251,10 @@ def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callab
     folded = [name for name in trained if name.startswith(FOLDED)]
     if folded and not all(name.startswith(ANONYMOUS) for name in known):
         warn(
-            f"{quoted(folded, 1)} was computed by the exporter,"
-            " which folds batch normalizations into convolutions for inference: one weight is trained in place of the"
-            " convolution's and the normalization's, and no statistics move. To train as torch does, export with"
-            " training=TrainingMode.TRAINING, or by poet_onnx.torch.export."
+            f"{quoted(folded, 1)} was computed by the exporter, which folds batch normalizations and weight norms into"
+            " convolutions for inference: one weight is trained in place of the convolution's and the norm's, and no"
+            " statistics move. To train as torch does, export with training=TrainingMode.TRAINING and"
+            " do_constant_folding=False, or by poet_onnx.torch.export."
         )
 
 

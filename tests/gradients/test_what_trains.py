@@ -445,3 +445,13 @@ def test_a_batch_normalization_folded_into_a_convolution_is_told(tmp_path: Path)
     with pytest.warns(PoetWarning, match=r"'onnx::Conv_\d+' and 1 more was computed .*=TrainingMode\.TRAINING"):
         poet_onnx.train_graph(written(module, x, path, fold=True, training=False))
     assert poet_onnx.train_graph(written(module, x, path, fold=True)).warnings == ()
+
+
+def test_a_weight_norm_folded_into_a_convolution_is_told_how_to_be_kept(tmp_path: Path) -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 3, 1))
+    module, x, path = nn.Sequential(normed, nn.Flatten(), nn.Linear(12, 3)), torch.randn(4, 2, 4), tmp_path / "wn.onnx"
+    with pytest.warns(PoetWarning, match=r"'onnx::Conv_\d+' was .* weight norms .* and do_constant_folding=False"):
+        poet_onnx.train_graph(written(module, x, path, fold=True))
+    made = poet_onnx.train_graph(written(module, x, path, fold=False))
+    assert set(made.values) == {name for name, _ in module.named_parameters()}
+    assert made.warnings == ()
