@@ -32,17 +32,38 @@ WEIGHTS = {
 }
 """Inputs at which a constant is a weight."""
 
+LARGEST_EPSILON = 1e-2
+"""A number that is not beyond it, and is added before a root, keeps that from zero."""
+
 LARGEST_WEIGHT = 1e3
 """A number beyond it is that of a mask."""
 
-_COMPUTED = re.compile(r"onnx::|val_\d|/|\d+$|Constant|const_fold_opt__|lifted_tensor|.*_output_\d+$")
-"""How names begin that exporters give to what they compute: torch's of a transposed weight, for example."""
+_COMPUTED = re.compile(
+    r"onnx::|val_\d|/|\d+$|Constant|const_fold_opt__|lifted_tensor|auto\.cast\.|helper\.|.*_output_\d+$"
+)
+"""How names begin that exporters give to what they compute: torch of a transposed weight, Paddle of reshaped ones."""
 
 _CONSTANT = re.compile(r"(?:.*/)?Constant(?:_\d+)?_output_\d+$")
 """How torch's legacy exporter names what a Constant node makes; parameters are initializers there."""
 
+_LITERAL = re.compile(
+    r"(?:.*/)?(?:x|y|Const|zeros|ones)(?:_\d+)?:\d+$"  # TensorFlow's of a number, array or filled state in the program
+    r"|helper\.constant\.\d+$"  # paddle2onnx's of what an operator stands for
+    r"|dpa_scale_\d+$"  # jax2onnx's of the factor of an attention's scores
+)
+"""How exporters name what is no variable, but written in the program."""
+
+_FOLDED = re.compile(
+    r".*/(?:add|addv2|sub|mul|div|truediv|realdiv|sqrt|rsqrt|square|exp|pow|reciprocal)(?:_\d+)?:\d+$",
+    re.IGNORECASE,
+)
+"""How TensorFlow names what it computed of variables or numbers before it wrote a graph: by the operation."""
+
 _NAMED = re.compile(r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$", re.IGNORECASE)
 """Names that frameworks give to weights."""
+
+_STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+"""Inputs at which a state at the start is."""
 
 MOVES = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast", "Slice", "Split", "Concat")
 """Through which a weight is still a weight."""
@@ -60,9 +81,9 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     name, tensor = value.name or "", value.const_value
     if tensor is None:
         return CONSTANT
-    computed = _COMPUTED.match(name) is not None
-    if not of_torch and not _NAMED.match(name) and all(node.op_type == "Clip" and at > 0 for node, at in value.uses()):
-        return CONSTANT  # a limit, as of ReLU6
+    computed = _COMPUTED.match(name) is not None or _FOLDED.match(name) is not None
+    if not of_torch and not _NAMED.match(name) and (_LITERAL.match(name) or _is_of_formula(value)):
+        return CONSTANT
     if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
         return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
     shape = tuple(tensor.shape.numpy())
@@ -103,6 +124,36 @@ def may_be_untrained(value: ir.Value) -> bool:
         return False
     is_channel = sum(size > 1 for size in array.shape) == 1
     return is_channel and not _is_mask(array) and any(_scales(node) for node, _ in _readers(value))
+
+
+def _is_of_formula(value: ir.Value) -> bool:
+    """Return whether a tensor is what a formula has, at every place where it is read.
+
+    Such are limits, as of ReLU6, states of zeros at the start, and single numbers without dimensions: an exponent of 2,
+    what is added before a root, the bound of a maximum, and what a mean divides a sum by.
+    """
+    if all(node.op_type == "Clip" and at > 0 for node, at in value.uses()):
+        return True
+    if all(at in _STATES.get(node.op_type, ()) for node, at in value.uses()):
+        return value.const_value is not None and not np.asarray(value.const_value.numpy()).any()
+    array = np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(1)
+    return array.ndim == 0 and all(_is_formula(node, at, float(array)) for node, at in value.uses())
+
+
+def _is_formula(node: ir.Node, index: int, number: float) -> bool:
+    if node.domain not in ONNX_DOMAINS:
+        return False
+    if node.op_type in ("Max", "Min"):
+        return True
+    if node.op_type == "Pow":
+        return index == 1 and number in (-1.0, -0.5, 0.5, 2.0)
+    if node.op_type == "Add":
+        readers = [use.node for use in node.outputs[0].uses()]
+        is_rooted = bool(readers) and all(reader.op_type in ("Sqrt", "Pow") for reader in readers)
+        return is_rooted and 0 < number <= LARGEST_EPSILON
+    other = node.inputs[0]
+    of = other.producer() if other is not None else None
+    return node.op_type == "Div" and index == 1 and of is not None and of.op_type == "ReduceSum" and number % 1 == 0
 
 
 def _scales(node: ir.Node) -> bool:
@@ -162,13 +213,35 @@ def _is_of_weights(value: ir.Value | None) -> bool:
     while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
         if node.op_type == "MatMul":
             return any(each is not None and _is_stored(each) for each in node.inputs)
-        if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization"):
+        if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization") or _normalizes(node):
             return True
         scales = node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
         if not scales and node.op_type not in MOVES:
             return False
         value = next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
     return False
+
+
+def _normalizes(node: ir.Node, steps: int = 3) -> bool:
+    """Return whether a node makes what a normalization does that an exporter wrote as arithmetic, or a part of it."""
+    if node.op_type in ("Div", "Reciprocal"):
+        below = node.inputs[-1]
+        root = below.producer() if below is not None else None
+        return root is not None and root.op_type == "Sqrt" and _is_of_mean(root)
+    if node.op_type not in ("Mul", "Add", "Sub") or not steps:
+        return False
+    makers = [each.producer() for each in node.inputs if each is not None]
+    return any(maker is not None and _normalizes(maker, steps - 1) for maker in makers)
+
+
+def _is_of_mean(node: ir.Node, steps: int = 4) -> bool:
+    """Return whether a root is that of a mean over a part of a tensor, such as a variance."""
+    makers = [maker for each in node.inputs if each is not None and (maker := each.producer()) is not None]
+    if any(maker.op_type == "ReduceMean" for maker in makers):
+        return True
+    return steps > 0 and any(
+        maker.op_type in ("Add", "Sub", "Max", *MOVES) and _is_of_mean(maker, steps - 1) for maker in makers
+    )
 
 
 def unmoved(value: ir.Value) -> ir.Value:
@@ -190,6 +263,6 @@ def _is_plain(value: ir.Value) -> bool:
 
     Nor is what is taken off or divided by: so pictures are normalized.
     """
-    against = {"Pow": (1,), "LSTM": (5, 6), "GRU": (5,), "RNN": (5,), "Clip": (1, 2), "Pad": (2,), "Where": (0,)}
+    against = {"Pow": (1,), **_STATES, "Clip": (1, 2), "Pad": (2,), "Where": (0,)}
     against |= dict.fromkeys(("Sub", "Div"), (1,)) | {"NegativeLogLikelihoodLoss": (2,)}
     return not all(index in against.get(node.op_type, ()) for node, index in value.uses())

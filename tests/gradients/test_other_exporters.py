@@ -1,0 +1,106 @@
+"""What tf2onnx, paddle2onnx and jax2onnx write: variables train, and numbers of the program stand still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import poet_onnx
+from poet_onnx.errors import InputError
+
+
+def made(
+    nodes: list[onnx.NodeProto], weights: dict[str, Any], shape: list[int], writer: str, samples: int = 2
+) -> onnx.ModelProto:
+    """Return a model from 'x' to 'scores'."""
+    graph = helper.make_graph(
+        nodes,
+        "exported",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [samples, 3])],
+        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name=writer, ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def normalized(epsilon: str, exponent: str, scale: str, shift: str) -> list[onnx.NodeProto]:
+    """Return a layer normalization as arithmetic."""
+    return [
+        helper.make_node("ReduceMean", ["h"], ["mean"], axes=[-1]),
+        helper.make_node("Sub", ["h", "mean"], ["away"]),
+        helper.make_node("Pow", ["away", exponent], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["variance"], axes=[-1]),
+        helper.make_node("Add", ["variance", epsilon], ["above"]),
+        helper.make_node("Sqrt", ["above"], ["root"]),
+        helper.make_node("Div", ["away", "root"], ["unit"]),
+        helper.make_node("Mul", ["unit", scale], ["scaled"]),
+        helper.make_node("Add", ["scaled", shift], ["normal"]),
+    ]
+
+
+RANDOM = np.random.default_rng(0)
+WEIGHT, HEAD = RANDOM.normal(size=(4, 6)), RANDOM.normal(size=(6, 3))
+
+
+def test_paddle_trains_fresh_scales_and_no_number_of_a_formula() -> None:
+    names = {"helper.constant.0": 1e-5, "helper.constant.1": 2.0, "helper.reshape.0": np.ones(6)}
+    weights = {"linear_0.w_0": WEIGHT, "linear_1.w_0": HEAD, "helper.reshape.1": np.zeros(6), **names}
+    weights["auto.cast.4"] = np.array([0.35])
+    nodes = [
+        helper.make_node("MatMul", ["x", "linear_0.w_0"], ["product"]),
+        helper.make_node("Mul", ["product", "auto.cast.4"], ["h"]),
+        *normalized("helper.constant.0", "helper.constant.1", "helper.reshape.0", "helper.reshape.1"),
+        helper.make_node("MatMul", ["normal", "linear_1.w_0"], ["scores"]),
+    ]
+    found = poet_onnx.train_graph(made(nodes, weights, [2, 4], ""))
+    assert set(found.values) == {"linear_0.w_0", "linear_1.w_0", "helper.reshape.0", "helper.reshape.1"}
+
+
+def test_paddle_trains_no_ones_and_zeros_of_a_group_normalization() -> None:
+    ones, zeros = "helper.constant.1", "helper.constant.2"
+    weights = {"conv2d_0.w_0": RANDOM.normal(size=(4, 2, 1)), ones: np.ones(4), zeros: np.zeros(4)}
+    weights |= {"helper.unsqueeze.0": RANDOM.normal(size=(4, 1)), "linear_0.w_0": RANDOM.normal(size=(4, 3))}
+    nodes = [
+        helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["h"]),
+        helper.make_node("InstanceNormalization", ["h", ones, zeros], ["unit"]),
+        helper.make_node("Mul", ["unit", "helper.unsqueeze.0"], ["scaled"]),
+        helper.make_node("ReduceMax", ["scaled"], ["pooled"], axes=[-1], keepdims=0),
+        helper.make_node("MatMul", ["pooled", "linear_0.w_0"], ["scores"]),
+    ]
+    found = poet_onnx.train_graph(made(nodes, weights, [5, 2, 7], "", samples=5))
+    assert set(found.values) == {"conv2d_0.w_0", "helper.unsqueeze.0", "linear_0.w_0"}
+
+
+def test_tensorflow_trains_no_table_or_number_that_the_program_has() -> None:
+    weights = {"net/dense/Cast/ReadVariableOp:0": WEIGHT, "net/head/Cast/ReadVariableOp:0": HEAD}
+    weights |= {"net/norm/Reshape:0": RANDOM.normal(size=6), "net/norm/Reshape_1:0": RANDOM.normal(size=6)}
+    weights |= {"net/norm/add/y:0": 1e-3, "net/norm/pow/y:0": 2.0}
+    weights |= {"net/positions/add/y:0": RANDOM.normal(size=(2, 4)), "net/Gelu/mul/x:0": 0.5}
+    nodes = [
+        helper.make_node("Add", ["x", "net/positions/add/y:0"], ["placed"]),
+        helper.make_node("MatMul", ["placed", "net/dense/Cast/ReadVariableOp:0"], ["product"]),
+        helper.make_node("Mul", ["net/Gelu/mul/x:0", "product"], ["h"]),
+        *normalized("net/norm/add/y:0", "net/norm/pow/y:0", "net/norm/Reshape:0", "net/norm/Reshape_1:0"),
+        helper.make_node("MatMul", ["normal", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
+    ]
+    found = poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
+    variables = {name for name in weights if "ReadVariableOp" in name or "Reshape" in name}
+    assert set(found.values) == variables
+
+
+def test_what_tensorflow_computed_of_numbers_or_variables_is_in_doubt() -> None:
+    weights = {"net/dense/Cast/ReadVariableOp:0": WEIGHT, "net/head/Cast/ReadVariableOp:0": HEAD}
+    weights["net/rescaling/add:0"] = RANDOM.normal(size=(1, 4))  # an offset, and the mean of pictures
+    nodes = [
+        helper.make_node("Add", ["x", "net/rescaling/add:0"], ["moved"]),
+        helper.make_node("MatMul", ["moved", "net/dense/Cast/ReadVariableOp:0"], ["h"]),
+        helper.make_node("MatMul", ["h", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
+    ]
+    with pytest.raises(InputError, match=r"net/rescaling/add:0"):
+        poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
