@@ -19,6 +19,7 @@ from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, may_be_u
 from poet_onnx.gradients.merged import part_merged
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.gradients.single_bias import keep_single_biases
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import tensor_initializer
@@ -112,6 +113,8 @@ def find_parameters(
         part_merged(model, warn)
         _warn_of_merged(graph, warn)
     tied = show_weights(graph, named=train or ())
+    if words is None and not is_of_torch(model):
+        keep_single_biases(model)
     statistics = {value for node in graph for value in inputs_at(node, STATISTICS)}
     real = {
         value.name: value

@@ -102,5 +102,44 @@ def test_what_tensorflow_computed_of_numbers_or_variables_is_in_doubt() -> None:
         helper.make_node("MatMul", ["moved", "net/dense/Cast/ReadVariableOp:0"], ["h"]),
         helper.make_node("MatMul", ["h", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
     ]
-    with pytest.raises(InputError, match=r"net/rescaling/add:0"):
+    with pytest.raises(InputError, match=r"'net/rescaling/add:0' \(1x4, may be a parameter") as refused:
         poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
+    assert "\n" not in str(refused.value)
+
+
+def recurrent(operator: str, bias: Any, writer: str) -> onnx.ModelProto:
+    """Return a model with a recurrent layer that starts from zeros."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
+    weights = {"W0": RANDOM.normal(size=(1, gates * 5, 4)), "R0": RANDOM.normal(size=(1, gates * 5, 5)), "B0": bias}
+    weights |= {"net/head/Cast/ReadVariableOp:0": RANDOM.normal(size=(5, 3)), "start": np.zeros((1, 2, 5))}
+    nodes = [
+        helper.make_node(operator, ["x", "W0", "R0", "B0", "", "start"], ["", "last"], hidden_size=5),
+        helper.make_node("Squeeze", ["last", "axes"], ["h"]),
+        helper.make_node("MatMul", ["h", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
+    ]
+    return made([helper.make_node("Constant", [], ["axes"], value_ints=[0]), *nodes], weights, [6, 2, 4], writer)
+
+
+@pytest.mark.parametrize(
+    ("operator", "first", "second", "writer", "trained"),
+    [
+        ("LSTM", 1.0, 0.0, "tf2onnx", 20),
+        ("LSTM", 0.0, 0.0, "tf2onnx", 20),
+        ("RNN", 0.0, 0.0, "tf2onnx", 5),
+        ("GRU", 1.0, 0.0, "tf2onnx", 15),
+        ("GRU", 0.0, 0.0, "tf2onnx", 30),  # one that has two, as Keras's with reset_after
+        ("LSTM", 1.0, 0.0, "", 20),
+        ("LSTM", 0.0, 0.0, "", 40),
+        ("LSTM", 1.0, 2.0, "tf2onnx", 40),
+        ("LSTM", 1.0, 0.0, "pytorch", 40),
+    ],
+)
+def test_one_bias_of_a_recurrent_layer_trains_where_the_framework_has_one(
+    operator: str, first: float, second: float, writer: str, trained: int
+) -> None:
+    size = {"LSTM": 20, "GRU": 15, "RNN": 5}[operator]
+    bias = np.repeat([first, second], size)[None]
+    found = poet_onnx.train_graph(recurrent(operator, bias, writer), freeze="start" if writer == "pytorch" else ())
+    assert found.values["B0"].size == trained
+    assert np.array_equal(found.values["B0"], bias[:, :trained].astype(np.float32))
+    assert "start" not in found.values
