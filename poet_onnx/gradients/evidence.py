@@ -54,7 +54,7 @@ _LITERAL = re.compile(
 """How exporters name what is no variable, but written in the program."""
 
 _FOLDED = re.compile(
-    r".*/(?:add|addv2|sub|mul|div|truediv|realdiv|sqrt|rsqrt|square|exp|pow|reciprocal)(?:_\d+)?:\d+$",
+    r".*/(?:add|addv2|sub|mul|div|truediv|realdiv|sqrt|rsqrt|square|exp|pow|reciprocal|biasadd|matmul|strided_slice)(?:_\d+)?:\d+$",
     re.IGNORECASE,
 )
 """How TensorFlow names what it computed of variables or numbers before it wrote a graph: by the operation."""
@@ -237,7 +237,7 @@ def _normalizes(node: ir.Node, steps: int = 3) -> bool:
 def _is_of_mean(node: ir.Node, steps: int = 4) -> bool:
     """Return whether a root is that of a mean over a part of a tensor, such as a variance."""
     makers = [maker for each in node.inputs if each is not None and (maker := each.producer()) is not None]
-    if any(maker.op_type == "ReduceMean" for maker in makers):
+    if any(maker.op_type in ("ReduceMean", "GlobalAveragePool") for maker in makers):
         return True
     return steps > 0 and any(
         maker.op_type in ("Add", "Sub", "Max", *MOVES) and _is_of_mean(maker, steps - 1) for maker in makers

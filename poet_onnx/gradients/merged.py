@@ -24,6 +24,9 @@ _GENERATED = "onnx::"
 _MOST_EQUAL = 4
 """Different numbers of a tensor at its start that a layer does not draw: an LSTM's biases are 0, and 1 at one gate."""
 
+RECURRENT = ("LSTM", "GRU", "RNN")
+"""Operators that have both biases at one input."""
+
 
 def part_merged(model: ir.Model, warn: Callable[[str], None]) -> None:
     """Make parameters of their own again of those that were merged, and let readers of one parameter read it itself.
@@ -42,7 +45,7 @@ def part_merged(model: ir.Model, warn: Callable[[str], None]) -> None:
         if source.is_initializer() and source.dtype in REAL and len(source.uses()) > 1
         if source.const_value is not None and not node.outputs[0].is_graph_output()
     ]
-    copies.sort(key=lambda each: not _is_drawn(each[1]))  # biases are told by weights
+    copies.sort(key=lambda each: not is_drawn(each[1]))  # biases are told by weights
     parted: set[str] = set()
     for node, source in copies:
         copy, read = node.outputs[0], source
@@ -52,8 +55,12 @@ def part_merged(model: ir.Model, warn: Callable[[str], None]) -> None:
         copy.replace_all_uses_with(read)
         graph.remove(node, safe=True)
     if parted:
-        shown = ", ".join(f"'{name}'" for name in sorted(parted)[:3])
-        warn(f"The exporter merged parameters of equal numbers into {shown}: each is one by itself again.")
+        _warn_of_parted(sorted(parted), warn)
+
+
+def _warn_of_parted(names: list[str], warn: Callable[[str], None]) -> None:
+    shown = ", ".join(f"'{name}'" for name in names[:3])
+    warn(f"The exporter merged parameters of equal numbers into {shown}: each is one by itself again.")
 
 
 def _own(graph: ir.Graph, copy: ir.Value, source: ir.Value) -> ir.Value:
@@ -70,14 +77,56 @@ def _is_another(copy: ir.Value, source: ir.Value) -> bool:
     """Return whether a copy is a parameter of its own."""
     if not (copy.name or "").startswith(_GENERATED):
         return True
-    return not _is_drawn(source) and not set(_places(copy)) & set(_places(source))
+    return not is_drawn(source) and not set(_places(copy)) & set(_places(source))
 
 
-def _is_drawn(value: ir.Value) -> bool:
+def is_drawn(value: ir.Value) -> bool:
     """Return whether so many numbers of a tensor differ that no other one has them."""
     assert value.const_value is not None
     array = np.asarray(value.const_value.numpy())
     return len(np.unique(array)) > max(_MOST_EQUAL, array.size // 16)
+
+
+def part_biases(graph: ir.Graph, warn: Callable[[str], None]) -> None:
+    """Make biases of their own of one that layers of other weights read: tf2onnx merges all equal tensors.
+
+    Args:
+        graph: without functions; changed in place.
+        warn: called with a sentence about what was parted.
+    """
+    parted: list[str] = []
+    for value in list(graph.initializers.values()):
+        uses = sorted(value.uses(), key=lambda use: (use.node.name or "", use.idx))
+        if len(uses) < 2 or value.dtype not in REAL or value.const_value is None or is_drawn(value):
+            continue
+        layers = [weight_beside(node, index) for node, index in uses]
+        if "" in layers or len(set(layers)) < 2:
+            continue
+        parted.append(value.name or "")
+        for number, layer in enumerate([each for each in dict.fromkeys(layers) if each != layers[0]]):
+            name = f"{value.name}/{number + 1}"
+            own = ir.Value(name=name, type=value.type, shape=value.shape)
+            own.const_value = ir.tensor(value.const_value.numpy(), name=name)
+            graph.register_initializer(own)
+            for (node, index), each in zip(uses, layers, strict=True):
+                if each == layer:
+                    node.replace_input_with(index, own)
+    if parted:
+        _warn_of_parted(parted, warn)
+
+
+def weight_beside(node: ir.Node, index: int) -> str:
+    """Return the name of the weight of the layer in which a node reads a bias; empty where that is not known."""
+    if node.domain not in ONNX_DOMAINS:
+        return ""
+    if (node.op_type in ("Conv", "ConvTranspose", "Gemm") and index == 2) or (node.op_type in RECURRENT and index == 3):
+        weight = node.inputs[1]
+        return "" if weight is None else _initializer_behind(weight)
+    other = node.inputs[1 - index] if node.op_type == "Add" else None
+    layer = unmoved(other).producer() if other is not None else None
+    if layer is None or layer.op_type not in WITH_WEIGHTS:
+        return ""
+    return next((name for each in layer.inputs[:2] if each is not None and (name := _initializer_behind(each))), "")
 
 
 def _places(value: ir.Value) -> Iterator[tuple[str, str]]:

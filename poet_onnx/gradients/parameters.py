@@ -16,10 +16,11 @@ from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.gradients.adapter_targets import find_weights
 from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, may_be_untrained, verdict
-from poet_onnx.gradients.merged import part_merged
+from poet_onnx.gradients.merged import part_biases, part_merged
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
+from poet_onnx.gradients.tensorflow_files import WRITER, warn_of_losses
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import tensor_initializer
@@ -114,6 +115,8 @@ def find_parameters(
         _warn_of_merged(graph, warn)
     tied = show_weights(graph, named=train or ())
     if words is None and not is_of_torch(model):
+        if model.producer_name == WRITER:
+            part_biases(graph, warn)
         keep_single_biases(model)
     statistics = {value for node in graph for value in inputs_at(node, STATISTICS)}
     real = {
@@ -147,6 +150,7 @@ def find_parameters(
         _check_finite(real[name])
     if words is None and train is None:
         _warn_of_folded(trained, real, warn)
+    warn_of_losses(model, set(trained), warn)
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
     return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded, called)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.gradients.merged import RECURRENT
+from poet_onnx.gradients.tensorflow_files import WRITER
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 _BIAS = 3
 """The input at which a recurrent operator has both biases."""
-
-_OF_TENSORFLOW = "tf2onnx"
 
 
 def keep_single_biases(model: ir.Model) -> None:
@@ -24,12 +24,12 @@ def keep_single_biases(model: ir.Model) -> None:
         model: without functions, not of torch; changed in place.
     """
     graph = model.graph
-    always = ("LSTM", "RNN") if model.producer_name == _OF_TENSORFLOW else ()
+    always = ("LSTM", "RNN") if model.producer_name == WRITER else ()
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         uses = list(value.uses())
         is_bias = bool(uses) and all(
-            at == _BIAS and node.op_type in ("LSTM", "GRU", "RNN") and node.domain in ONNX_DOMAINS for node, at in uses
+            at == _BIAS and node.op_type in RECURRENT and node.domain in ONNX_DOMAINS for node, at in uses
         )
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or not is_bias or value.is_graph_input():
             continue

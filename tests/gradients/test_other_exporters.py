@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poet_onnx
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 
 
 def made(
@@ -89,9 +89,37 @@ def test_tensorflow_trains_no_table_or_number_that_the_program_has() -> None:
         *normalized("net/norm/add/y:0", "net/norm/pow/y:0", "net/norm/Reshape:0", "net/norm/Reshape_1:0"),
         helper.make_node("MatMul", ["normal", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
     ]
-    found = poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
+    with pytest.warns(PoetWarning, match="No bias is trained beside"):
+        found = poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
     variables = {name for name in weights if "ReadVariableOp" in name or "Reshape" in name}
     assert set(found.values) == variables
+
+
+def test_tensorflow_trains_fresh_scales_of_a_normalization_that_it_writes_as_poolings() -> None:
+    dense, head, scale = (f"net/{name}/ReadVariableOp:0" for name in ("dense", "head", "norm/mul"))
+    weights = {dense: RANDOM.normal(size=(4, 2, 1)), head: RANDOM.normal(size=(7, 3)), scale: np.ones((1, 1, 7))}
+    weights |= {"net/norm/Reshape:0": np.zeros((1, 1, 7)), "net/norm/add/y:0": 1e-3, "bias": RANDOM.normal(size=4)}
+    weights |= {"other": RANDOM.normal(size=3)}
+    nodes = [
+        helper.make_node("Conv", ["x", dense, "bias"], ["h"]),
+        helper.make_node("GlobalAveragePool", ["h"], ["mean"]),
+        helper.make_node("Sub", ["h", "mean"], ["away"]),
+        helper.make_node("Mul", ["away", "away"], ["square"]),
+        helper.make_node("GlobalAveragePool", ["square"], ["variance"]),
+        helper.make_node("Add", ["variance", "net/norm/add/y:0"], ["above"]),
+        helper.make_node("Sqrt", ["above"], ["root"]),
+        helper.make_node("Reciprocal", ["root"], ["inverse"]),
+        helper.make_node("Mul", ["inverse", scale], ["factor"]),
+        helper.make_node("Mul", ["h", "factor"], ["scaled"]),
+        helper.make_node("Neg", ["mean"], ["negative"]),
+        helper.make_node("Mul", ["negative", "factor"], ["shift"]),
+        helper.make_node("Add", ["shift", "net/norm/Reshape:0"], ["below"]),
+        helper.make_node("Add", ["scaled", "below"], ["normal"]),
+        helper.make_node("ReduceMax", ["normal"], ["pooled"], axes=[1], keepdims=0),
+        helper.make_node("Gemm", ["pooled", head, "other"], ["scores"]),
+    ]
+    found = poet_onnx.train_graph(made(nodes, weights, [2, 2, 7], "tf2onnx"))
+    assert set(found.values) == {*weights} - {"net/norm/add/y:0"}
 
 
 def test_what_tensorflow_computed_of_numbers_or_variables_is_in_doubt() -> None:
@@ -102,7 +130,10 @@ def test_what_tensorflow_computed_of_numbers_or_variables_is_in_doubt() -> None:
         helper.make_node("MatMul", ["moved", "net/dense/Cast/ReadVariableOp:0"], ["h"]),
         helper.make_node("MatMul", ["h", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
     ]
-    with pytest.raises(InputError, match=r"'net/rescaling/add:0' \(1x4, may be a parameter") as refused:
+    with (
+        pytest.warns(PoetWarning),
+        pytest.raises(InputError, match=r"'net/rescaling/add:0' \(1x4, may be a parameter") as refused,
+    ):
         poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
     assert "\n" not in str(refused.value)
 
@@ -112,10 +143,11 @@ def recurrent(operator: str, bias: Any, writer: str) -> onnx.ModelProto:
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
     weights = {"W0": RANDOM.normal(size=(1, gates * 5, 4)), "R0": RANDOM.normal(size=(1, gates * 5, 5)), "B0": bias}
     weights |= {"net/head/Cast/ReadVariableOp:0": RANDOM.normal(size=(5, 3)), "start": np.zeros((1, 2, 5))}
+    weights["bias"] = RANDOM.normal(size=3)
     nodes = [
         helper.make_node(operator, ["x", "W0", "R0", "B0", "", "start"], ["", "last"], hidden_size=5),
         helper.make_node("Squeeze", ["last", "axes"], ["h"]),
-        helper.make_node("MatMul", ["h", "net/head/Cast/ReadVariableOp:0"], ["scores"]),
+        helper.make_node("Gemm", ["h", "net/head/Cast/ReadVariableOp:0", "bias"], ["scores"]),
     ]
     return made([helper.make_node("Constant", [], ["axes"], value_ints=[0]), *nodes], weights, [6, 2, 4], writer)
 
@@ -143,3 +175,66 @@ def test_one_bias_of_a_recurrent_layer_trains_where_the_framework_has_one(
     assert found.values["B0"].size == trained
     assert np.array_equal(found.values["B0"], bias[:, :trained].astype(np.float32))
     assert "start" not in found.values
+
+
+def test_what_tensorflow_left_out_or_folded_is_told() -> None:
+    folded, head = "net/conv/convolution/merged_input:0", "net/head/Cast/ReadVariableOp:0"
+    weights = {folded: RANDOM.normal(size=(4, 2, 1)), "net/bn/batchnorm/sub:0": RANDOM.normal(size=4)}
+    weights |= {"const_fold_opt__3": RANDOM.normal(size=(2, 1, 1)), head: RANDOM.normal(size=(4, 3))}
+    nodes = [
+        helper.make_node("Conv", ["x", "const_fold_opt__3"], ["part"], group=2),
+        helper.make_node("Conv", ["part", folded, "net/bn/batchnorm/sub:0"], ["h"]),
+        helper.make_node("ReduceMax", ["h"], ["pooled"], axes=[-1], keepdims=0),
+        helper.make_node("MatMul", ["pooled", head], ["scores"]),
+    ]
+    with pytest.warns(PoetWarning):
+        found = poet_onnx.train_graph(made(nodes, weights, [2, 2, 7], "tf2onnx")).warnings
+    assert len(found) == 2
+    assert "'net/bn/batchnorm/sub:0' and 1 more was" in found[0]
+    assert "folds batch normalizations for inference" in found[0]
+    assert found[1].startswith(f"No bias is trained beside '{head}', for TensorFlow")
+    assert not poet_onnx.train_graph(made(nodes, weights, [2, 2, 7], "another")).warnings
+
+
+def test_equal_biases_that_tf2onnx_merged_are_parted_and_other_tensors_told() -> None:
+    first, second, head = (f"net/{name}/Cast/ReadVariableOp:0" for name in ("first", "second", "head"))
+    bias, scale = "net/second/BiasAdd/ReadVariableOp:0", "net/norm/Reshape:0"
+    square = RANDOM.normal(size=(4, 4))
+    weights = {first: square, second: -square, head: HEAD[:4], bias: np.full(4, 0.5), scale: np.full(4, 1.5)}
+    nodes = [
+        helper.make_node("MatMul", ["x", first], ["a"]),
+        helper.make_node("Add", ["a", bias], ["b"]),
+        helper.make_node("Tanh", ["b"], ["c"]),
+        helper.make_node("MatMul", ["c", second], ["d"]),
+        helper.make_node("Add", [bias, "d"], ["e"]),
+        helper.make_node("MatMul", ["e", second], ["f"]),  # the same layer again
+        helper.make_node("Add", ["f", bias], ["g"]),
+        helper.make_node("Mul", ["g", scale], ["h"]),
+        helper.make_node("Tanh", ["h"], ["i"]),
+        helper.make_node("Mul", ["i", scale], ["j"]),
+        helper.make_node("MatMul", ["j", head], ["k"]),
+        helper.make_node("Add", ["k", "net/head/BiasAdd/ReadVariableOp:0"], ["scores"]),
+    ]
+    weights["net/head/BiasAdd/ReadVariableOp:0"] = RANDOM.normal(size=3)
+    with pytest.warns(PoetWarning):
+        found = poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
+    assert set(found.values) == {*weights, f"{bias}/1"}
+    assert np.array_equal(found.values[f"{bias}/1"], found.values[bias])
+    parted, merged = found.warnings
+    assert f"merged parameters of equal numbers into '{bias}'" in parted
+    assert merged.startswith(f"'{scale}' is read at several places and trained as one")
+
+
+def test_a_bias_behind_what_turns_a_product_is_seen() -> None:
+    weights = {
+        "net/dense/Cast/ReadVariableOp:0": WEIGHT[:, :3],
+        "net/dense/BiasAdd/ReadVariableOp:0": np.full(3, 1e-30),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "net/dense/Cast/ReadVariableOp:0"], ["product"]),
+        helper.make_node("Transpose", ["product"], ["turned"], perm=[0, 1]),
+        helper.make_node("Add", ["net/dense/BiasAdd/ReadVariableOp:0", "turned"], ["scores"]),
+    ]
+    found = poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
+    assert not found.warnings
+    assert set(found.values) == set(weights)

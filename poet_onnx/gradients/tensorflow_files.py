@@ -1,0 +1,85 @@
+"""What tf2onnx loses of a network: biases of zeros, which of equal tensors are one, and batch normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import onnx_ir as ir
+
+from poet_onnx.errors import quoted
+from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS, unmoved
+from poet_onnx.gradients.merged import is_drawn, weight_beside
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+WRITER = "tf2onnx"
+"""How its files name who made them."""
+
+_FOLDED = ("/batchnorm/", "/merged_input")
+"""What names of numbers have in them that TensorFlow computed of a batch normalization."""
+
+_OTHERWISE = "give each tiny numbers of its own before the export (docs/exporters.md, 'TensorFlow')"
+
+
+def warn_of_losses(model: ir.Model, trained: Collection[str], warn: Callable[[str], None]) -> None:
+    """Warn where a step may train something else than Keras does, in a file of tf2onnx.
+
+    Args:
+        model: without functions.
+        trained: names of what is trained.
+        warn: called with a sentence.
+    """
+    if model.producer_name != WRITER:
+        return
+    folded = [name for name in trained if any(word in name for word in _FOLDED)]
+    if folded:
+        warn(
+            f"{quoted(folded, 1)} was computed by TensorFlow, which folds batch normalizations for inference: what is"
+            " trained is the product of their scales with what stands before, and the sum of their shifts. It moves"
+            " otherwise than in Keras, and no statistics move."
+        )
+    alone = [
+        weight.name
+        for node in model.graph
+        if node.op_type in WITH_WEIGHTS and node.domain in ONNX_DOMAINS and len(node.inputs) < 3
+        for each in node.inputs[:2]
+        if each is not None and (weight := unmoved(each)).is_initializer() and weight.name in trained
+        if not _is_shifted(node.outputs[0]) and not _is_part(node.outputs[0])
+    ]
+    if alone:
+        warn(
+            f"No bias is trained beside {quoted(dict.fromkeys(alone), 1)}, for TensorFlow leaves out added zeros:"
+            f" where Keras trains a bias, {_OTHERWISE}."
+        )
+    merged = [
+        value.name
+        for value in model.graph.initializers.values()
+        if value.name in trained and len({node for node, _ in value.uses()}) > 1 and not is_drawn(value)
+        if not all(weight_beside(node, index) for node, index in value.uses())
+    ]
+    if merged:
+        warn(
+            f"{quoted(merged, 1)} is read at several places and trained as one, for tf2onnx merges tensors of equal"
+            f" numbers: if Keras trains several, {_OTHERWISE}."
+        )
+
+
+def _is_part(value: ir.Value) -> bool:
+    """Return whether a tensor goes into another product at once, as in a separable convolution."""
+    nodes = [node for node, at in value.uses() if at == 0 and node.domain in ONNX_DOMAINS]
+    return bool(nodes) and all(
+        node.op_type in WITH_WEIGHTS or (node.op_type in MOVES and _is_part(node.outputs[0])) for node in nodes
+    )
+
+
+def _is_shifted(value: ir.Value) -> bool:
+    """Return whether something stored is added to a tensor, which may be turned or scaled before."""
+    for node, at in value.uses():
+        if node.domain not in ONNX_DOMAINS:
+            continue
+        other = node.inputs[1 - at] if node.op_type in ("Add", "Mul") else None
+        is_stored = other is not None and unmoved(other).is_initializer()
+        if node.op_type == "Add" and is_stored:
+            return True
+        if (is_stored or (node.op_type in MOVES and at == 0)) and _is_shifted(node.outputs[0]):
+            return True
+    return False
