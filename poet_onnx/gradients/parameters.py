@@ -150,7 +150,7 @@ def find_parameters(
         _check_finite(real[name])
     if words is None and train is None:
         _warn_of_folded(trained, real, warn)
-    warn_of_losses(model, set(trained), warn)
+    warn_of_losses(model, trained, warn)
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
     return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded, called)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
@@ -20,12 +20,12 @@ _FOLDED = ("/batchnorm/", "/merged_input")
 _OTHERWISE = "give each tiny numbers of its own before the export (docs/exporters.md, 'TensorFlow')"
 
 
-def warn_of_losses(model: ir.Model, trained: Collection[str], warn: Callable[[str], None]) -> None:
+def warn_of_losses(model: ir.Model, trained: Sequence[str], warn: Callable[[str], None]) -> None:
     """Warn where a step may train something else than Keras does, in a file of tf2onnx.
 
     Args:
         model: without functions.
-        trained: names of what is trained.
+        trained: names of what is trained, in the model's order.
         warn: called with a sentence.
     """
     if model.producer_name != WRITER:
@@ -37,12 +37,13 @@ def warn_of_losses(model: ir.Model, trained: Collection[str], warn: Callable[[st
             " trained is the product of their scales with what stands before, and the sum of their shifts. It moves"
             " otherwise than in Keras, and no statistics move."
         )
+    names = set(trained)
     alone = [
         weight.name
         for node in model.graph
         if node.op_type in WITH_WEIGHTS and node.domain in ONNX_DOMAINS and len(node.inputs) < 3
         for each in node.inputs[:2]
-        if each is not None and (weight := unmoved(each)).is_initializer() and weight.name in trained
+        if each is not None and (weight := unmoved(each)).is_initializer() and weight.name in names
         if not _is_shifted(node.outputs[0]) and not _is_part(node.outputs[0])
     ]
     if alone:
@@ -53,7 +54,7 @@ def warn_of_losses(model: ir.Model, trained: Collection[str], warn: Callable[[st
     merged = [
         value.name
         for value in model.graph.initializers.values()
-        if value.name in trained and len({node for node, _ in value.uses()}) > 1 and not is_drawn(value)
+        if value.name in names and len({node for node, _ in value.uses()}) > 1 and not is_drawn(value)
         if not all(weight_beside(node, index) for node, index in value.uses())
     ]
     if merged:
