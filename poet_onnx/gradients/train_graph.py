@@ -73,6 +73,10 @@ TRAINING, EVALUATION, VALUES = "training_model.onnx", "eval_model.onnx", "parame
 """Names of the files."""
 
 
+_OF_JAX = "jax2onnx"
+"""The exporter, of version 0.17, that declares shapes of what stands between two transpositions as before the first."""
+
+
 @dataclass(frozen=True)
 class TrainGraph:
     """A model that can be trained.
@@ -173,6 +177,8 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
+    if forward.producer_name == _OF_JAX:
+        _forget_shapes(forward.graph)
     if has_cache:
         make_forward_only(forward, options.lora)
     _write_quantized_plainly(forward, raises=options.quantize is not None)
@@ -279,6 +285,14 @@ def _warn_of_untrained(
             f"PEFT trains more than adapters there ({besides.keys}), which stays as it is here, unless --train, in"
             f" Python train=, names it: {quoted(left)}."
         )
+
+
+def _forget_shapes(graph: ir.Graph) -> None:
+    """Forget what shapes a model declares of tensors inside of it, all of which follow from its nodes."""
+    for node in graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None
 
 
 def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:

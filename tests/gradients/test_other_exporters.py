@@ -238,3 +238,23 @@ def test_a_bias_behind_what_turns_a_product_is_seen() -> None:
     found = poet_onnx.train_graph(made(nodes, weights, [2, 4], "tf2onnx"))
     assert not found.warnings
     assert set(found.values) == set(weights)
+
+
+def test_shapes_that_jax2onnx_declares_before_a_transposition_are_forgotten() -> None:
+    weights = {"kernel_oih_0": RANDOM.normal(size=(4, 2, 1)), "const_1": RANDOM.normal(size=(4, 3))}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("Conv", ["turned", "kernel_oih_0"], ["product"]),
+        helper.make_node("Relu", ["product"], ["relu_out_0"]),
+        helper.make_node("ReduceMax", ["relu_out_0"], ["pooled"], axes=[-1], keepdims=0),
+        helper.make_node("MatMul", ["pooled", "const_1"], ["scores"]),
+    ]
+    for writer, message in (("jax2onnx", ""), ("another", "is declared as")):
+        model = made(nodes, weights, [2, 7, 2], writer)
+        model.graph.value_info.append(helper.make_tensor_value_info("relu_out_0", TensorProto.FLOAT, [2, 7, 4]))
+        if message:
+            with pytest.raises(InputError, match=message):
+                poet_onnx.train_graph(model)
+        else:
+            assert set(poet_onnx.train_graph(model).values) == set(weights)
+        assert [each.dim_value for each in model.graph.value_info[0].type.tensor_type.shape.dim] == [2, 7, 4]
