@@ -105,26 +105,42 @@ class _Ways:
                     raise error from None
                 return self.resident()
             except (InfeasibleError, LimitReachedError) as other:
-                raise self._refusal(error, other) from None
+                quicker = self._quicker(error, end)
+                if quicker is None:
+                    raise self._refusal(error, other) from None
+                return quicker
         seconds = max(_LEVEL_SECONDS, 2 * (time.monotonic() - begin))
         is_dear = found.asked.ordered.energy_joules < _worth_joules(found) and could_save(found, end)
-        return self._better(found, end, seconds) if found.plan.stored or is_dear else found
+        better = self._better(found, end, seconds) if found.plan.stored or is_dear else None
+        return better or found
+
+    def _quicker(self, resident: PoetError, end: float) -> Answer | None:
+        """Return an answer that keeps a part in RAM, for which a deadline may last that is too short with none there.
+
+        There is none where a deadline is too short for all in RAM: its refusal names no budget.
+        """
+        is_late = not isinstance(resident, NoRoomError) and _smallest_budget_bytes(resident) == math.inf
+        return None if self.request.deadline is None or is_late else self._better(None, end, _LEVEL_SECONDS)
 
     def _refusal(self, resident: PoetError, stored: PoetError) -> PoetError:
-        """Return the refusal that names the smaller budget: of all in RAM, or of what lives in a store."""
+        """Return the refusal that names the smaller budget: of all in RAM, or of what lives in a store.
+
+        Where neither names one, a deadline is too short for both, and all in RAM takes the least time.
+        """
         if isinstance(resident, NoRoomError) and resident.least_bytes < _smallest_budget_bytes(stored):
             try:
                 self.resident()
             except (InfeasibleError, LimitReachedError) as error:
                 resident = error
-        return min(stored, resident, key=_smallest_budget_bytes)
+        return min(resident, stored, key=_smallest_budget_bytes)
 
-    def _better(self, best: Answer, end: float, seconds: float) -> Answer:
-        """Return an answer that keeps a part in RAM, if one spends less than another one.
+    def _better(self, best: Answer | None, end: float, seconds: float) -> Answer | None:
+        """Return an answer that keeps a part in RAM, if one spends less than another one, or there is no other.
 
         The largest part with which a step fits in its order needs no search. Larger ones do, each of them so many
         seconds, and are looked for until one cannot fit. One that must page may spend more than the one after it, and
-        one for which no plan was found is no proof that the next one has none.
+        one for which no plan was found is no proof that the next one has none. Nor is one that a deadline leaves
+        none, for the next one waits less for the store.
         """
         whole = baseline_of(self._first(StoreChoice(self.constants())), self.request, self._measured_graph)
         larger: list[Level] = []
@@ -145,7 +161,9 @@ class _Ways:
             try:
                 found = self._part(level, min(left, seconds))
             except InfeasibleError:
-                break
+                if self.request.deadline is None:
+                    break
+                continue
             except LimitReachedError:
                 continue
             best = found if found.joules < _worth_joules(best) else best
@@ -169,8 +187,10 @@ def _smallest_budget_bytes(error: PoetError) -> float:
     return named or math.inf
 
 
-def _worth_joules(best: Answer) -> float:
+def _worth_joules(best: Answer | None) -> float:
     """Return the energy that an answer with a part in a store must stay below to be taken in place of another one."""
+    if best is None:
+        return math.inf
     return best.joules * (1.0 if best.plan.stored else 1 - LEAST_SAVING)
 
 

@@ -88,3 +88,24 @@ def test_a_part_stays_in_ram_where_there_is_no_time_to_search(tmp_path: Path) ->
     assert 0 < len(found.plan.stored) < len(whole.plan.stored)
     assert found.process.peak_bytes <= budget
     assert found.rewritten.energy_joules < whole.rewritten.energy_joules
+
+
+def test_a_deadline_leaves_a_part_in_ram(tmp_path: Path) -> None:
+    """All in RAM needs more, and a step that waits for all in a store takes longer."""
+    net = write_net("wide_text", tmp_path / "net.onnx")
+    resident, stored = (poet_onnx.rewrite(net, store=store, **SETTINGS) for store in ("never", "always"))
+    budget = (resident.process.peak_bytes + stored.process.peak_bytes) // 2
+    found = poet_onnx.rewrite(net, ram_budget=budget, **SETTINGS)
+    assert found.plan.stored
+    assert found.rewritten.seconds < 0.9 * stored.rewritten.seconds
+    deadline = 1.01 * found.rewritten.seconds
+    hurried = poet_onnx.rewrite(net, ram_budget=budget, deadline=deadline, **SETTINGS)
+    assert hurried.rewritten.seconds <= deadline
+    assert hurried.process.peak_bytes <= budget
+
+
+def test_a_deadline_that_is_too_short_names_what_all_in_ram_takes(tmp_path: Path) -> None:
+    net = write_net("wide_text", tmp_path / "net.onnx")
+    seconds = poet_onnx.rewrite(net, store="never", **SETTINGS).rewritten.seconds
+    with pytest.raises(InfeasibleError, match=f"the computations alone take {seconds:.6g} s"):
+        poet_onnx.rewrite(net, deadline=seconds / 2, **SETTINGS)
