@@ -69,6 +69,9 @@ place in the table, in memory and as it is written, and in the order of a step."
 _CHANNEL_BYTES = 12 * PAGE_BYTES + (64 << 10)
 """A store that is read ahead has a thread, and takes these bytes for pages on their way."""
 
+CALLS = ("save_checkpoint", "load_checkpoint", "export_inference_model")
+"""Lines of what these calls leave in memory: a process that only trains has none of it."""
+
 MEANS = {
     "runtime": "Python, numpy and onnxruntime, imported",
     "parameters": "trained and frozen",
@@ -243,10 +246,8 @@ def _calls(graph: TrainingGraph, costs: ProcessCosts, evaluation: EvaluationMemo
         names_bytes = evaluation.exported_nodes * (_EXPORTING_BYTES_PER_NODE + _UNPACKED_BYTES_PER_NODE)
         names_bytes += evaluation.exported_bytes
     saving_bytes = _SAVING_BYTES + (_SAVING_STORED_BYTES if stored_bytes(graph) else 0)
-    for name, size_bytes in (
-        ("save_checkpoint", saving_bytes),
-        ("load_checkpoint", _RESUMING_BYTES + header_bytes),
-        ("export_inference_model", _EXPORTING_BYTES + names_bytes),
+    for name, size_bytes in zip(
+        CALLS, (saving_bytes, _RESUMING_BYTES + header_bytes, _EXPORTING_BYTES + names_bytes), strict=True
     ):
         yield ProcessLine(name, size_bytes if costs.runtime_bytes else 0, MEANS[name], False)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import ProcessMeasurement
+from poet_onnx.costing.process import CALLS
 from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import read_settings
@@ -34,7 +35,8 @@ def measure_process(
     """Train a model in a fresh process, ordered and with AdamW in its step, and return what it took.
 
     What a session takes for each node and value, and what paging takes, are sizes of the runtime's own structures, not
-    of a machine: they come from the device's profile. All that is left of the peak is the session's.
+    of a machine: they come from the device's profile. All that is left of the peak is the session's. The process makes
+    none of the calls beside the step, so their lines come on top of that.
 
     Args:
         model_path: a training model, as for `rewrite`.
@@ -75,7 +77,8 @@ def measure_process(
         raise InputError(f"A process that trains {os.fspath(model_path)} could not be measured: {trial.ending}.")
     runtime, imports, peak = (trial.figures[key] for key in ("imported_bytes", "import_peak_bytes", "peak_bytes"))
     modelled = {line.name: line.size_bytes for line in result.process.lines}
-    above = peak - runtime - sum(size for name, size in modelled.items() if name not in ("runtime", "session"))
+    others = sum(size for name, size in modelled.items() if name not in ("runtime", "session", *CALLS))
+    above = peak - runtime - others
     versions = versions_of(device, RewriteOptions(device=device))
     costs = ProcessCosts.of(device, None, target, threads=threads, versions=versions)
     of_graph = modelled["session"] - costs.session_bytes
