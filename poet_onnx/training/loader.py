@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,9 @@ class ArrayLoader:
         for begin in range(0, self._samples, self._size):
             rows = order[begin : min(begin + self._size, self._samples)]
             batch = [_rows(part, rows) for part in self._parts]
+            for part in self._parts:
+                for array in _arrays(part):
+                    _let_go(array)
             yield tuple(batch) if len(batch) > 1 else batch[0]
 
 
@@ -122,3 +126,14 @@ def _rows(part: Several, rows: Array) -> Any:
     if isinstance(part, Mapping):
         return {name: array[rows] for name, array in part.items()}
     return [array[rows] for array in part] if isinstance(part, Sequence) else part[rows]
+
+
+def _let_go(array: Array) -> None:
+    """Take what was read of a file out of the process's memory; the page cache has it. What is in no file stays."""
+    held: object = array
+    is_shared = False
+    while isinstance(held, np.ndarray):
+        is_shared = held.mode != "c" if isinstance(held, np.memmap) else is_shared  # changes of copies have no file
+        held = held.base
+    if is_shared and isinstance(held, mmap.mmap):
+        held.madvise(mmap.MADV_DONTNEED)

@@ -21,6 +21,12 @@ def labels_of(batches: Any) -> list[list[int]]:
     return [labels.tolist() for _, labels in batches]
 
 
+def file_pages_bytes() -> int:
+    """Return what this process has of files in its memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile")) << 10
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_are_torchs(drop_last: bool) -> None:
     data = TensorDataset(torch.from_numpy(IMAGES), torch.from_numpy(LABELS))
@@ -90,3 +96,21 @@ def test_tensors_are_read_as_arrays_are() -> None:
 def test_what_is_no_batch_is_refused(labels: np.ndarray, size: int, drop_last: bool, said: str) -> None:
     with pytest.raises(InputError, match=said):
         ArrayLoader(IMAGES, labels, batch_size=size, drop_last=drop_last)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_what_was_read_of_a_file_does_not_stay_in_the_process(tmp_path: Path, mode: Any) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((64, 1 << 18), np.float32))  # 64 MiB
+    loader = ArrayLoader(np.load(tmp_path / "rows.npy", mmap_mode=mode), LABELS.repeat(6)[:64], batch_size=4)
+    before = file_pages_bytes()
+    grown = [file_pages_bytes() - before for _ in loader]
+    assert max(grown) < 8 << 20
+
+
+def test_changes_in_memory_alone_stay(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", IMAGES)
+    changed = np.load(tmp_path / "rows.npy", mmap_mode="c")
+    changed[3] = -1.0
+    ((images, _),) = ArrayLoader(changed[2:4], LABELS[2:4], batch_size=2)
+    assert images.tolist() == [[4, 5], [-1, -1]]
+    assert changed[3].tolist() == [-1, -1]
