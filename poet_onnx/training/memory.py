@@ -85,6 +85,12 @@ class Memory:
         if description.flag:
             self.arrays[description.flag] = self.fresh
 
+    def close(self) -> None:
+        """Let go of all arrays, so that only who was given one still holds it, and of the store."""
+        self.arrays.clear()
+        if self.store is not None:
+            self.store.file.close()
+
     def sizes_bytes(self) -> dict[str, int]:
         """Return how many bytes of arrays there are of each kind."""
         described = self._description
@@ -115,10 +121,19 @@ class Memory:
         return self._named((*described.parameters, *self.frozen, *described.state, *others))
 
     def _named(self, names: Iterable[str]) -> Mapping[str, Array]:
-        """Return arrays by name; copies, read when they are asked for, where some of them live in a store."""
+        return self._called({name: name for name in names})
+
+    def _called(self, names: Mapping[str, str]) -> Mapping[str, Array]:
+        """Return arrays, each by what it is called; copies, read when asked for, where some live in a store.
+
+        Raises:
+            InputError: if they are gone.
+        """
+        if not self.arrays:
+            raise InputError("The session was closed, and holds no arrays any more: read them before.")
         if self.store is not None:
-            return self.store.values({name: name for name in names})
-        return {name: self.arrays[name] for name in names}
+            return self.store.values(names)
+        return {called: self.arrays[name] for called, name in names.items()}
 
     def moved(self) -> list[str]:
         """Return the names of running statistics that are not those of the model any more."""
@@ -127,10 +142,7 @@ class Memory:
 
     def gradients(self) -> Mapping[str, Array]:
         """Return the gradients that are kept, by parameter."""
-        buffers = self._description.buffers
-        if self.store is not None:
-            return self.store.values(buffers)
-        return {name: self.arrays[buffer] for name, buffer in buffers.items()}
+        return self._called(self._description.buffers)
 
     def moments(self) -> Mapping[str, Array]:
         """Return what the optimizer keeps."""

@@ -71,6 +71,10 @@ class BatchBuffers:
         """Keep nothing until there is such a batch."""
         self._rooms: dict[str, Array] = {}
 
+    def clear(self) -> None:
+        """Keep nothing, as at first."""
+        self._rooms.clear()
+
     def placed(self, want: Wanted, array: Array) -> Array:
         """Return an array as it is if a graph can read it in place, else its only copy.
 

@@ -352,7 +352,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             self._memory.store.commit(self._progress)
 
     def close(self) -> None:
-        """Give back the memory of the graphs, and let others open the store; `with` does it at its end.
+        """Give back the memory of graphs, parameters and moments, and let others open the store, as `with` at its end.
 
         Without a call this happens when nobody holds the session any more, which a traceback or a notebook may do for
         long. What was trained since the last commit of a store is lost: call `commit` before. Arrays that `parameters`
@@ -366,8 +366,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         with self._turn.taken("close", last=True), held():
             self._unload()
             self._evaluation.close()  # of a graph that goes with no plan, too
-            if self._memory.store is not None:
-                self._memory.store.file.close()
+            self._memory.close()
+            self._options["buffers"].clear()
 
     def __enter__(self) -> TrainingSession:
         """Return the session."""

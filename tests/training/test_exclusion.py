@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,11 +70,22 @@ def test_a_session_that_was_closed_refuses_every_call(model_path: Callable[..., 
     ):
         with pytest.raises(InputError, match="The session was closed: make another one"):
             call()
+    for read in (lambda: session.parameters, lambda: session.moments, lambda: session.gradients):
+        with pytest.raises(InputError, match="The session was closed, and holds no arrays any more"):
+            read()
     session.close()
     assert list(tmp_path.iterdir()) == []
     again = session_of(path)
     assert train(again, 2) == losses
     assert all(np.array_equal(value, again.parameters[name]) for name, value in values.items())
+
+
+def test_a_session_that_was_closed_holds_neither_parameters_nor_moments(model_path: Callable[..., Path]) -> None:
+    session = session_of(model_path("mlp-mse"))
+    train(session, 1)
+    held = [weakref.ref(array) for array in (*session.parameters.values(), *session.moments.values())]
+    session.close()
+    assert [array() for array in held] == [None] * len(held)
 
 
 def test_a_session_is_not_closed_within_its_own_step(model_path: Callable[..., Path]) -> None:
