@@ -7,7 +7,8 @@ Words:
     W3. A node's metadata has the call of torch that it belongs to, with the placeholders that the call reads.
 
 The exporter's optimizer merges initializers of equal numbers, whatever they are: a bias of zeros with running means of
-zeros. By W3 they are parted again. What it folds batch normalizations into keeps its name, and loses W2.
+zeros, a parameter of 0.1 with a number that the program has. By W3 they are parted again. What it folds batch
+normalizations into keeps its name, and loses W2.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.gradients.evidence import WEIGHTS
 from poet_onnx.gradients.module_names import names_in
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.gradients.torch_arguments import CALL, gone_sums, has_constant, names_of
 from poet_onnx.passes.node_builder import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _PLACEHOLDER = "pkg.torch.onnx.original_node_name"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
-_CALL = "pkg.torch.onnx.fx_node"
 
 _ENTRY = re.compile(r"^\s*(\w+): (?:InputKind\.)?([A-Z_]+) target='([^']*)'", re.MULTILINE)
 _TARGET = re.compile(r"call_function\[target=(?:torch\.ops\.)?(?:\w+\.)*?(\w+)(?:\.\w+)?\]")
-_ARGUMENT = re.compile(r"%(\w+)")
 _PADDED = re.compile(r"aten\.embedding\.default\]\(args = \(%(\w+), %?\w+, (\d+)")
+_RESULT = re.compile(r"^\s*(\w+): (?:OutputKind\.)?USER_OUTPUT", re.MULTILINE)
 _COMPUTED = re.compile(r"val_\d+")
 _NUMBERED = re.compile(r"_\d+$")
 
@@ -119,6 +120,10 @@ class TorchWords:
         """Whether tensors still have metadata of their own: other tools drop them."""
         return any(_KIND in value.metadata_props for value in self.graph.initializers.values())
 
+    @cached_property
+    def _results(self) -> list[str]:
+        return _RESULT.findall(self.graph.metadata_props.get(_SIGNATURE, ""))
+
     def owners(self, value: ir.Value) -> frozenset[str]:
         """Return the placeholders of what a tensor is, or was folded from."""
         own = value.metadata_props.get(_PLACEHOLDER)
@@ -191,8 +196,11 @@ class TorchWords:
                 for index, value in enumerate(node.inputs)
                 if value is not None and value.is_initializer() and value.dtype in REAL
             ]
-            if slots and mentioned and not any(self._is_changed(value) for _, value in slots if self.owners(value)):
+            whole = [value for _, value in slots if self.owners(value) and not _folded(value)]
+            if slots and mentioned and not any(map(self._is_changed, whole)):
                 parted += self._part_inputs(node, slots, mentioned)
+            elif not mentioned:
+                self._keep_constants(node, slots)
         for node in self.graph:
             self._restore_bias(node)
         self.__dict__.pop("_held", None)
@@ -200,6 +208,14 @@ class TorchWords:
             absent = [each for each in self._mentioned(node) if not self._held[each] and self._trains(each)]
             self.lost += [
                 Lost(self.targets[each], f"gone: the exporter folded or dropped it at '{node.name}'") for each in absent
+            ]
+        if gone_sums(self.graph, self._results):
+            named = {each for node in self.graph for each in self._mentioned(node)}
+            absent = [
+                each for each in self.targets if self._trains(each) and not self._held[each] and each not in named
+            ]
+            self.lost += [
+                Lost(self.targets[each], "gone: the exporter drops products with 1 and sums with 0") for each in absent
             ]
         self.lost = list({each.name: each for each in self.lost}.values())
         return parted
@@ -211,7 +227,7 @@ class TorchWords:
         """
         found = {}
         for node in self.graph:
-            match = _PADDED.search(node.metadata_props.get(_CALL, ""))
+            match = _PADDED.search(node.metadata_props.get(CALL, ""))
             if match is None or node.op_type != "Gather" or match[1] not in self.targets:
                 continue
             after = [reader for reader, _ in node.outputs[0].uses()]
@@ -224,23 +240,45 @@ class TorchWords:
         return self.kinds[placeholder] == _PARAMETER
 
     def _mentioned(self, node: ir.Node) -> list[str]:
-        arguments = node.metadata_props.get(_CALL, "").partition("](args")[2]
-        return [each for each in dict.fromkeys(_ARGUMENT.findall(arguments)) if each in self.targets]
+        return [each for each in dict.fromkeys(names_of(node)) if each in self.targets]
 
     def _part_inputs(self, node: ir.Node, slots: list[tuple[int, ir.Value]], mentioned: list[str]) -> int:
         held = self._held
         absent = [each for each in mentioned if not held[each]]
         if len(slots) == len(mentioned):  # the node reads them in the order of the call
             pairs = list(zip(slots, mentioned, strict=True))
-            if all(each in self.owners(value) or each in absent for (_, value), each in pairs):
+            owned = [(self.owners(value), each) for (_, value), each in pairs]  # what nobody owns is no parameter
+            if all(owners and (each in owners or each in absent) for owners, each in owned):
                 return sum(self._give_own(node, *slot, each) for slot, each in pairs if each in absent)
         strange = [(index, value) for index, value in slots if self._is_strange(value, mentioned)]
         if len(strange) == len(absent) == 1:
             return self._give_own(node, *strange[0], absent[0])
+        if len(strange) == 1 and (own := self._in_place_of(strange[0][1], node, mentioned)) in absent:
+            return self._give_own(node, *strange[0], own)
         for index, value in strange:
             if not absent:  # a constant of the call, such as the ones of an instance normalization
                 self._give_own(node, index, value, None)
         return 0
+
+    def _in_place_of(self, value: ir.Value, node: ir.Node, mentioned: list[str]) -> str | None:
+        """Return what a node's call has where a like call, to which a tensor belongs, has that tensor's owner."""
+        for reader, _ in value.uses():
+            others = self._mentioned(reader)
+            places = [place for place, each in enumerate(others) if each in self.owners(value)]
+            if len(places) == 1 and len(others) == len(mentioned) and _called(reader) == _called(node):
+                return mentioned[places[0]]
+        return None
+
+    def _keep_constants(self, node: ir.Node, slots: list[tuple[int, ir.Value]]) -> None:
+        """Give a node that reads a parameter, whose call mentions none, a constant of its own again."""
+        for index, value in slots:
+            if self._is_strange(value, []) and has_constant(node, value, self._made):
+                self._give_own(node, index, value, None)
+
+    @cached_property
+    def _made(self) -> frozenset[str]:
+        made = (output for node in self.graph for output in node.outputs)
+        return frozenset(value.name or "" for value in (*self.graph.inputs, *made))
 
     def _restore_bias(self, node: ir.Node) -> None:
         """Give a node the bias again that the optimizer left out because all its numbers were zeros."""
@@ -310,5 +348,5 @@ def _folded(value: ir.Value) -> list[str]:
 
 def _called(node: ir.Node) -> str:
     """Return the function of torch that a node belongs to."""
-    found = _TARGET.search(node.metadata_props.get(_CALL, ""))
+    found = _TARGET.search(node.metadata_props.get(CALL, ""))
     return found[1] if found else ""

@@ -1,0 +1,110 @@
+"""What torch's dynamo exporter merges or leaves out in files that it writes by itself is seen, or told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from lowering_runs import AFTER, run_step
+from torch import Tensor, nn
+from torch.nn import functional
+
+import poet_onnx
+from poet_onnx.errors import InputError, PoetWarning
+
+X = torch.linspace(-1.0, 1.5, 12).view(3, 4)
+
+
+class Weighed(nn.Module):
+    """Calls a function with the result of a layer and a parameter that begins with a number."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], weight: Tensor) -> None:
+        super().__init__()
+        self.function, self.layer, self.weight = function, nn.Linear(4, 4), nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the function returns."""
+        return self.function(self.layer(x), self.weight)
+
+
+def exported(module: nn.Module, *inputs: Tensor) -> ir.Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, inputs or (X,), dynamo=True, verbose=False)
+    assert program is not None
+    return program.model
+
+
+def assert_is_torchs(module: nn.Module, x: Tensor = X) -> None:
+    """Compare every gradient of the exporter's own file with torch's."""
+    made = poet_onnx.train_graph(exported(module, x), loss="mse")
+    feeds = {made.training.graph.inputs[0].name: x.numpy(), "target": np.zeros(x.shape, np.float32), **made.values}
+    feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in made.values.items()}
+    after = run_step(ir.to_proto(made.training).SerializeToString(), feeds | {"lazy_reset_grad": np.ones(1, np.bool_)})
+    module(x).square().mean().backward()
+    assert len(made.values) == len(list(module.parameters()))
+    found = [after[f"{AFTER}{name}_grad.accumulation.buffer"].ravel() for name in made.values]
+    expected = [parameter.grad.numpy().ravel() for parameter in module.parameters() if parameter.grad is not None]
+    for each in expected:
+        assert any(np.allclose(each, other, rtol=1e-5, atol=1e-6) for other in found if each.shape == other.shape)
+
+
+HALF, ONE, ZEROS = torch.tensor(0.5), torch.tensor(1.0), torch.zeros(3, 1)
+SIXTH = torch.tensor(1 / 6)
+
+MERGED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Tensor]] = {
+    "a divisor": (lambda y, w: y / 0.5 + w * y, HALF),
+    "a number behind what was merged itself": (lambda y, w: torch.sin(y) * w + torch.sin(y) / 0.5, HALF),
+    "an exponent": (lambda y, w: y**2 * w, torch.tensor(2.0)),
+    "a number inside of a function": (lambda y, w: functional.elu(y, alpha=0.5) * w + functional.hardswish(y), SIXTH),
+    "a half": (lambda y, w: (0.5 - y) * w, HALF),
+    "zeros": (lambda y, w: torch.cat([y[:, :3] + w, torch.zeros(3, 1)], 1) + y, ZEROS),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_number_of_the_program_that_a_parameter_begins_with_is_not_trained(name: str) -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(Weighed(*MERGED[name]))
+
+
+SAME: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Tensor]] = {
+    "shaped": (lambda y, w: y * w.view(4) + w, torch.ones(4)),
+    "expanded": (lambda y, w: y * w.expand(3, 4) - w, torch.ones(3, 4)),
+    "cast": (lambda y, w: y * w.to(torch.float32) - w, HALF),
+    "cut": (lambda y, w: y * w[:3] - w, torch.ones(3, 4)),
+    "cloned": (lambda y, w: y * w.clone() - w.contiguous(), HALF),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_parameter_that_is_read_through_what_the_exporter_leaves_out_is_one(name: str) -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(Weighed(*SAME[name]))
+
+
+@pytest.mark.parametrize("function", [lambda y, w: torch.sin(y * w), lambda y, w: y + (1 - w)], ids=["1", "0"])
+def test_a_parameter_of_a_product_or_sum_that_the_exporter_drops_is_in_doubt(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    model = exported(Weighed(function, ONE))
+    with pytest.raises(InputError, match=r"In doubt are 'weight' \(-, gone: the exporter drops products with 1"):
+        poet_onnx.train_graph(model, loss="mse")
+    assert "layer.weight" in poet_onnx.train_graph(model, loss="mse", freeze="weight").values
+
+
+def test_a_parameter_that_nothing_reads_is_in_no_doubt() -> None:
+    made = poet_onnx.train_graph(exported(Weighed(lambda y, w: torch.sin(y * 1.5), ONE)), loss="mse")
+    assert made.values.keys() == {"layer.weight", "layer.bias"}
+
+
+def test_fresh_scales_of_group_normalizations_are_apart() -> None:
+    """Each is behind an instance normalization that has ones and zeros of its own."""
+    torch.manual_seed(0)
+    parts = [nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1), nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1)]
+    with pytest.warns(PoetWarning, match="merged 2 tensors"):
+        assert_is_torchs(nn.Sequential(*parts), torch.linspace(-1.0, 1.5, 24).view(2, 4, 3) ** 2)
