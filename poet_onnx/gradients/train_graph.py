@@ -51,6 +51,7 @@ from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
+from poet_onnx.gradients.torch_forgets import warn_of_forgotten
 from poet_onnx.gradients.torch_words import read_words
 from poet_onnx.graph.extract import TO_FLOAT, check_number_types
 from poet_onnx.graph.extract.contents import constant_array
@@ -251,6 +252,7 @@ def _chosen(
         for besides in in_peft:
             _warn_of_untrained(besides, adapters, chosen.trained, warn)
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
+    warn_of_forgotten(model.graph, chosen.trained, warn)
     warn_of_padding(chosen, () if adapters is None else {each.weight for each in adapters.each}, warn)
     if not chosen.trained and not chosen.doubts:
         raise InputError(f"Nothing is left to train: {_why_nothing(model, chosen.frozen, freeze)}.")

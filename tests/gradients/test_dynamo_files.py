@@ -108,3 +108,49 @@ def test_fresh_scales_of_group_normalizations_are_apart() -> None:
     parts = [nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1), nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1)]
     with pytest.warns(PoetWarning, match="merged 2 tensors"):
         assert_is_torchs(nn.Sequential(*parts), torch.linspace(-1.0, 1.5, 24).view(2, 4, 3) ** 2)
+
+
+class Losing(nn.Module):
+    """Calls a function with the results of two layers."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.first, self.second = function, nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the function returns."""
+        return self.function(self.first(x), self.second(x))
+
+
+def attention(y: Tensor, z: Tensor, dropout: float) -> Tensor:
+    """Return what one head reads."""
+    return functional.scaled_dot_product_attention(y[None, None], z[None, None], z[None, None], None, dropout)
+
+
+LABELS, PLACES = torch.tensor([0, 3, 1]), torch.tensor([0, 0, 1])[:, None].expand(3, 4)
+
+LEFT_OUT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the label smoothing of cross_entropy": lambda y, z: functional.cross_entropy(y + z, LABELS, label_smoothing=0.1),
+    "the mean of scatter_reduce": lambda y, z: z + torch.zeros(3, 4).scatter_reduce(0, PLACES, y, "mean"),
+    "the dropout of attention": lambda y, z: attention(y, z, 0.1),
+    "detach, so that gradients flow through it": lambda y, z: z + (torch.sin(y) - y).detach() + y,
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_what_the_exporter_leaves_out_of_a_call_is_told(what: str) -> None:
+    with pytest.warns(PoetWarning, match=rf"left out {what} \('node_\w+'.*poet_onnx\.torch\.export"):
+        poet_onnx.train_graph(exported(Losing(LEFT_OUT[what])), loss="mse")
+
+
+KEPT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": lambda y, z: functional.cross_entropy(y + z, LABELS),
+    "attention": lambda y, z: attention(y, z, 0.0),
+    "sum": lambda y, z: z + torch.zeros(3, 4).scatter_reduce(0, PLACES, y, "sum"),
+    "detached inputs": lambda y, z: functional.mse_loss(y, torch.sin(X).detach(), reduction="none") + z,
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_the_exporter_keeps_is_not_told(what: str) -> None:
+    assert poet_onnx.train_graph(exported(Losing(KEPT[what])), loss="mse").warnings == ()

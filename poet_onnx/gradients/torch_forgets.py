@@ -1,0 +1,65 @@
+"""What torch's dynamo exporter leaves out of its files, whose numbers or gradients are others, but tells of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+
+import onnx_ir as ir
+
+from poet_onnx.errors import quoted
+from poet_onnx.gradients.torch_arguments import CALL, names_of
+
+_ARGUMENTS = r"\.\w+\]\(args = \((?:[^,()]+, )"
+_SMOOTHED = re.compile(rf"cross_entropy_loss(?:{_ARGUMENTS}{{5}}|.*label_smoothing: )([\d.e-]+)")
+_DROPS = re.compile(rf"scaled_dot_product_attention(?:{_ARGUMENTS}{{4}}|.*dropout_p: )([\d.e-]+)")
+_MEANS = re.compile(r"\bscatter_reduce\.\w+\]\(args = \(.*, mean\)")
+_DETACHED = re.compile(r"detach(?:_\d+)?")
+_ADVICE = "poet_onnx.torch.export writes it as torch computes it."
+
+
+def warn_of_forgotten(graph: ir.Graph, trained: Collection[str], warn: Callable[[str], None]) -> None:
+    """Warn of smoothed labels, means of scattered rows, dropout of attention and `detach` that a file has not.
+
+    Args:
+        graph: of the model, as the exporter wrote it.
+        trained: names of what is trained.
+        warn: called with a sentence about each kind.
+    """
+    calls = {node.name or "": node.metadata_props.get(CALL, "") for node in graph}
+    forgotten = {
+        "the label smoothing of cross_entropy": [name for name, call in calls.items() if _is_more(_SMOOTHED, call)],
+        "the mean of scatter_reduce": [name for name, call in calls.items() if _MEANS.search(call)],
+        "the dropout of attention": [name for name, call in calls.items() if _is_more(_DROPS, call)],
+        "detach, so that gradients flow through it": _without_detach(graph, trained),
+    }
+    for what, nodes in forgotten.items():
+        if nodes:
+            warn(f"torch's exporter left out {what} ({quoted(nodes, 1)}): {_ADVICE}")
+
+
+def _is_more(pattern: re.Pattern[str], call: str) -> bool:
+    found = pattern.search(call)
+    return found is not None and float(found[1]) > 0
+
+
+def _without_detach(graph: ir.Graph, trained: Collection[str]) -> list[str]:
+    """Return the nodes that read what depends on a trained parameter, where their call has what was detached."""
+    reached = {value for name, value in graph.initializers.items() if name in trained}
+    found = []
+    for node in graph:
+        names = set(names_of(node))
+        if any(map(_DETACHED.fullmatch, names)) and not reached.isdisjoint(_others(node, names)):
+            found.append(node.name or "")
+        if not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    return found
+
+
+def _others(node: ir.Node, names: Collection[str]) -> Iterable[ir.Value]:
+    """Return what a node reads that neither its call names nor another node of that call made."""
+    call = node.metadata_props.get(CALL, "")
+    for value in filter(None, node.inputs):
+        maker = value.producer()
+        if maker is not None and value.name not in names and maker.metadata_props.get(CALL, "") != call:
+            yield value
