@@ -10,6 +10,7 @@ The calls are replaced while a module is traced, so that both exporters, trainin
 - `cross_entropy` loses its `label_smoothing` in the dynamo exporter, which the legacy one refuses; of probabilities
   both write what ONNX does not know.
 - `multi_margin_loss` becomes a clamp, which has a gradient where a margin is just kept.
+- `scatter_reduce` is in a module of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.torch.modes import answered
+from poet_onnx.torch.scattered import scatter_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +53,8 @@ def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
     return {
         **dict.fromkeys(angles, _angle),
         **dict.fromkeys((torch.Tensor.atan2_, torch.Tensor.arctan2_), lambda y, x: y.copy_(_angle(y, x))),
+        **dict.fromkeys((torch.scatter_reduce, torch.Tensor.scatter_reduce), scatter_reduce),
+        torch.Tensor.scatter_reduce_: _scatter_reduce_,
         functional.softplus: _softplus,
         functional.cosine_similarity: _cosine,
         functional.pairwise_distance: _distance,
@@ -72,6 +76,11 @@ def _angle(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     side = 1 - 2 * (y < 0).to(angle.dtype)
     found = torch.where(is_steep, side * (math.pi / 2) - angle, angle + side * (x < 0).to(angle.dtype) * math.pi)
     return found if out is None else out.copy_(found)
+
+
+def _scatter_reduce_(self: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+    found = scatter_reduce(self, *args, **kwargs)
+    return found if found is None else self.copy_(found)
 
 
 def _softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor | None:

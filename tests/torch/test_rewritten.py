@@ -131,3 +131,31 @@ def test_a_margin_that_is_just_kept_has_no_gradient(exporter: str, options: dict
         return functional.multi_margin_loss(x, TARGET, **options) + y.sum()
 
     assert_is_torchs(function, (scores, scores), tmp_path, exporter)
+
+
+PLACES = torch.tensor([0, 2, 0, 3, 2, 2])
+
+SCATTERED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda x, y: x.scatter_reduce(0, placed(y), y, "mean"),
+    "mean of the others": lambda x, y: torch.scatter_reduce(x, 0, placed(y), y, "mean", include_self=False),
+    "sum of the others": lambda x, y: x.scatter_reduce(0, placed(y), y, reduce="sum", include_self=False),
+    "largest": lambda x, y: x.scatter_reduce(0, placed(y), y, "amax"),
+    "least of the others": lambda x, y: x.scatter_reduce(0, placed(y), y, "amin", include_self=False),
+    "largest of nothing but others": lambda x, y: (
+        x + torch.full((5, 3), -torch.inf).scatter_reduce(0, placed(y), y, "amax").clamp(min=-9.0)
+    ),
+    "largest of what is not negative": lambda x, y: (
+        x + torch.zeros(5, 3).scatter_reduce_(0, placed(y), y.relu(), "amax", include_self=False)
+    ),
+}
+
+
+def placed(y: Tensor) -> Tensor:
+    """Return where each number goes."""
+    return PLACES[:, None].expand_as(y)
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_reductions_of_scattered_rows_are_torchs(name: str, tmp_path: Path) -> None:
+    x, y = torch.linspace(-1, 1, 15).view(5, 3), torch.tensor([1.0, -2.0, 1.0, 0.5, -2.0, 3.0])[:, None] - torch.ones(3)
+    assert_is_torchs(SCATTERED[name], (x, y), tmp_path, "dynamo")
