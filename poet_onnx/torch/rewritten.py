@@ -11,6 +11,7 @@ The calls are replaced while a module is traced, so that both exporters, trainin
   both write what ONNX does not know.
 - `multi_margin_loss` becomes a clamp, which has a gradient where a margin is just kept.
 - `scatter_reduce` is in a module of its own.
+- `scaled_dot_product_attention` is exported of four dimensions alone.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
         **dict.fromkeys((torch.Tensor.atan2_, torch.Tensor.arctan2_), lambda y, x: y.copy_(_angle(y, x))),
         **dict.fromkeys((torch.scatter_reduce, torch.Tensor.scatter_reduce), scatter_reduce),
         torch.Tensor.scatter_reduce_: _scatter_reduce_,
+        functional.scaled_dot_product_attention: _attention,
         functional.softplus: _softplus,
         functional.cosine_similarity: _cosine,
         functional.pairwise_distance: _distance,
@@ -81,6 +83,23 @@ def _angle(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 def _scatter_reduce_(self: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     found = scatter_reduce(self, *args, **kwargs)
     return found if found is None else self.copy_(found)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Tensor | None:
+    """Return attention of any number of dimensions as of one batch of heads; None where it is, or masks are more."""
+    from torch.nn import functional
+
+    shape, batch = query.shape[:-2], query.shape[:-3] if query.dim() > 3 else ()
+    like = [each.dim() == query.dim() and each.shape[: len(batch)] == batch for each in (key, value)]
+    if query.dim() in (1, 4) or not all(like) or (attn_mask is not None and attn_mask.dim() > 2):
+        return None
+    query, key, value = (
+        each.flatten(0, -4) if batch else each[(None,) * (4 - each.dim())] for each in (query, key, value)
+    )
+    found: Tensor = functional.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)
+    return found.reshape(*shape, *found.shape[-2:])
 
 
 def _softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor | None:

@@ -159,3 +159,23 @@ def placed(y: Tensor) -> Tensor:
 def test_reductions_of_scattered_rows_are_torchs(name: str, tmp_path: Path) -> None:
     x, y = torch.linspace(-1, 1, 15).view(5, 3), torch.tensor([1.0, -2.0, 1.0, 0.5, -2.0, 3.0])[:, None] - torch.ones(3)
     assert_is_torchs(SCATTERED[name], (x, y), tmp_path, "dynamo")
+
+
+ATTENDED: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "rows": ((4, 3), {}),
+    "heads": ((2, 4, 3), {"is_causal": True}),
+    "windows": ((2, 1, 2, 3, 2), {"attn_mask": torch.linspace(-1, 1, 9).view(3, 3)}),
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", ATTENDED)
+def test_attention_of_any_number_of_dimensions_is_torchs(name: str, exporter: str, tmp_path: Path) -> None:
+    shape, options = ATTENDED[name]
+    x = torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape)
+    y = (7 * x).sin()
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(x, x * y, y, **options)
+
+    assert_is_torchs(function, (x, y), tmp_path, exporter)
