@@ -19,13 +19,20 @@ _SUM = re.compile(r"(?:add|sub|rsub|mul|div)(?:_\d+)?")
 _MAKES = ("arange", "empty", "eye", "full", "lin", "new_", "ones", "scalar_tensor", "zeros")
 """How the names begin of calls that make a tensor of nothing."""
 
+_KEEPS = (
+    *("_to_copy", "_unsafe_view", "alias", "broadcast", "chunk", "clone", "contiguous", "detach", "dropout", "expand"),
+    *("flatten", "getitem", "index", "lift_fresh", "narrow", "permute", "reshape", "select", "slice", "split"),
+    *("squeeze", "t_", "to_", "transpose", "type_as", "unflatten", "unsqueeze", "view"),
+)
+"""How the names begin of calls that may return what they are given."""
+
 
 def names_of(node: ir.Node) -> list[str]:
     """Return the names of the tensors that the call of a node is given."""
     return _NAME.findall(_arguments(node))
 
 
-def has_constant(node: ir.Node, value: ir.Value, made: Container[str]) -> bool:
+def is_own(node: ir.Node, value: ir.Value, made: Container[str]) -> bool | None:
     """Return whether a tensor that a node reads, which may be a parameter's, is a constant of its call.
 
     It is if it is a number that the call is given, or if the call is given nothing through which a parameter may have
@@ -35,13 +42,30 @@ def has_constant(node: ir.Node, value: ir.Value, made: Container[str]) -> bool:
         node: reads the tensor.
         value: the tensor, which has the numbers of a parameter that the call does not mention.
         made: names of what is in the graph.
+
+    Returns:
+        None if it may be what the exporter computed of the parameter.
     """
-    arguments = _arguments(node)
     gone = [each for each in names_of(node) if each not in made]
-    if any(each.startswith(_MAKES) for each in gone) or (arguments and not gone):
-        return True
     number = np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(0)
-    return number.size == 1 and any(number.dtype.type(each) == number for each in _NUMBER.findall(arguments))
+    if any(each.startswith(_MAKES) for each in gone):
+        return True
+    if number.size == 1 and any(number.dtype.type(each) == number for each in _NUMBER.findall(_arguments(node))):
+        return True
+    if any(each.startswith(_KEEPS) for each in gone):
+        return False
+    if len(gone) > len(list(others(node))):  # the others go by the names of what was computed before
+        return None
+    return bool(_arguments(node))
+
+
+def others(node: ir.Node) -> Iterable[ir.Value]:
+    """Return what a node reads that neither its call names nor another node of that call made."""
+    names, call = set(names_of(node)), node.metadata_props.get(CALL, "")
+    for value in filter(None, node.inputs):
+        maker = value.producer()
+        if maker is not None and value.name not in names and maker.metadata_props.get(CALL, "") != call:
+            yield value
 
 
 def gone_sums(graph: ir.Graph, results: Iterable[str]) -> set[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from poet_onnx.errors import quoted
-from poet_onnx.gradients.torch_arguments import CALL, names_of
+from poet_onnx.gradients.torch_arguments import CALL, names_of, others
 
 _ARGUMENTS = r"\.\w+\]\(args = \((?:[^,()]+, )"
 _SMOOTHED = re.compile(rf"cross_entropy_loss(?:{_ARGUMENTS}{{5}}|.*label_smoothing: )([\d.e-]+)")
@@ -48,18 +48,8 @@ def _without_detach(graph: ir.Graph, trained: Collection[str]) -> list[str]:
     reached = {value for name, value in graph.initializers.items() if name in trained}
     found = []
     for node in graph:
-        names = set(names_of(node))
-        if any(map(_DETACHED.fullmatch, names)) and not reached.isdisjoint(_others(node, names)):
+        if any(map(_DETACHED.fullmatch, names_of(node))) and not reached.isdisjoint(others(node)):
             found.append(node.name or "")
         if not reached.isdisjoint(node.inputs):
             reached.update(node.outputs)
     return found
-
-
-def _others(node: ir.Node, names: Collection[str]) -> Iterable[ir.Value]:
-    """Return what a node reads that neither its call names nor another node of that call made."""
-    call = node.metadata_props.get(CALL, "")
-    for value in filter(None, node.inputs):
-        maker = value.producer()
-        if maker is not None and value.name not in names and maker.metadata_props.get(CALL, "") != call:
-            yield value

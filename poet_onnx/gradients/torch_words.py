@@ -26,7 +26,7 @@ from poet_onnx.description.metadata import STOPS_GRADIENT
 from poet_onnx.gradients.evidence import WEIGHTS
 from poet_onnx.gradients.module_names import names_in
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.gradients.torch_arguments import CALL, gone_sums, has_constant, names_of
+from poet_onnx.gradients.torch_arguments import CALL, gone_sums, is_own, names_of
 from poet_onnx.passes.node_builder import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -197,9 +197,9 @@ class TorchWords:
                 if value is not None and value.is_initializer() and value.dtype in REAL
             ]
             whole = [value for _, value in slots if self.owners(value) and not _folded(value)]
-            if slots and mentioned and not any(map(self._is_changed, whole)):
+            if slots and mentioned and not _is_inside(node) and not any(map(self._is_changed, whole)):
                 parted += self._part_inputs(node, slots, mentioned)
-            elif not mentioned:
+            elif not mentioned or _is_inside(node):
                 self._keep_constants(node, slots)
         for node in self.graph:
             self._restore_bias(node)
@@ -272,8 +272,12 @@ class TorchWords:
     def _keep_constants(self, node: ir.Node, slots: list[tuple[int, ir.Value]]) -> None:
         """Give a node that reads a parameter, whose call mentions none, a constant of its own again."""
         for index, value in slots:
-            if self._is_strange(value, []) and has_constant(node, value, self._made):
+            own = self._is_strange(value, []) and (_is_inside(node) or is_own(node, value, self._made))
+            if own:
                 self._give_own(node, index, value, None)
+            elif own is None:
+                reason = f"may be merged with what the exporter computed of it, read by '{node.name}'"
+                self.lost += [Lost(self.targets[each], reason) for each in self.owners(value) if self._trains(each)]
 
     @cached_property
     def _made(self) -> frozenset[str]:
@@ -344,6 +348,11 @@ def is_folded(value: ir.Value) -> bool:
 def _folded(value: ir.Value) -> list[str]:
     """Return the names of what a tensor was folded from; empty if it was not."""
     return names_in(value.metadata_props.get(_FOLDED, "[]"))
+
+
+def _is_inside(node: ir.Node) -> bool:
+    """Return whether a node is an instance normalization of ones and zeros, which the exporter makes groups of."""
+    return node.op_type == "InstanceNormalization" and _called(node).endswith("group_norm")
 
 
 def _called(node: ir.Node) -> str:

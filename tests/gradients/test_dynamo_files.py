@@ -97,6 +97,12 @@ def test_a_parameter_of_a_product_or_sum_that_the_exporter_drops_is_in_doubt(
     assert "layer.weight" in poet_onnx.train_graph(model, loss="mse", freeze="weight").values
 
 
+def test_a_parameter_that_is_equal_to_what_was_computed_of_it_is_in_doubt() -> None:
+    model = exported(Weighed(lambda y, w: y + (1 / (w + 1e-9)) * torch.sin(y * w) ** 2, torch.ones(4)))
+    with pytest.raises(InputError, match=r"In doubt are 'weight' \(-, may be merged with what the exporter computed"):
+        poet_onnx.train_graph(model, loss="mse")
+
+
 def test_a_parameter_that_nothing_reads_is_in_no_doubt() -> None:
     made = poet_onnx.train_graph(exported(Weighed(lambda y, w: torch.sin(y * 1.5), ONE)), loss="mse")
     assert made.values.keys() == {"layer.weight", "layer.bias"}
@@ -106,7 +112,8 @@ def test_fresh_scales_of_group_normalizations_are_apart() -> None:
     """Each is behind an instance normalization that has ones and zeros of its own."""
     torch.manual_seed(0)
     parts = [nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1), nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1)]
-    with pytest.warns(PoetWarning, match="merged 2 tensors"):
+    parts += [nn.GroupNorm(4, 4), nn.InstanceNorm1d(4, affine=True)]
+    with pytest.warns(PoetWarning, match="merged 4 tensors"):
         assert_is_torchs(nn.Sequential(*parts), torch.linspace(-1.0, 1.5, 24).view(2, 4, 3) ** 2)
 
 
