@@ -48,6 +48,8 @@ def _without_detach(graph: ir.Graph, trained: Collection[str]) -> list[str]:
     reached = {value for name, value in graph.initializers.items() if name in trained}
     found = []
     for node in graph:
+        if node.op_type in ("Shape", "Size"):
+            continue
         if any(map(_DETACHED.fullmatch, names_of(node))) and not reached.isdisjoint(others(node)):
             found.append(node.name or "")
         if not reached.isdisjoint(node.inputs):
