@@ -4,12 +4,17 @@
 #include <cstring>
 #include <utility>
 
+#include "parameters/page_sum.h"
 #include "process/thread.h"
 
 namespace poet {
 
-PageChannel::PageChannel(uint64_t page_bytes, Transfer read, Transfer write)
-    : page_bytes_(page_bytes), read_(std::move(read)), write_(std::move(write)), buffers_(kSlots * page_bytes) {}
+PageChannel::PageChannel(uint64_t page_bytes, bool waits, Transfer read, Transfer write)
+    : page_bytes_(page_bytes),
+      waits_(waits),
+      read_(std::move(read)),
+      write_(std::move(write)),
+      buffers_(kSlots * page_bytes) {}
 
 PageChannel::~PageChannel() {
   {
@@ -60,12 +65,12 @@ void PageChannel::queue(size_t slot, std::unique_lock<std::mutex>& lock) {
   work_.notify_one();
 }
 
-void PageChannel::read_ahead(uint64_t offset, uint64_t bytes, uint64_t place) {
+void PageChannel::read_ahead(const Page& page, uint64_t place) {
   std::unique_lock<std::mutex> lock(mutex_);
   give_back();
   const size_t slot = free_slot();
   if (slot == kSlots || count_ahead() >= kMostAhead) return;
-  slots_[slot] = {State::kFree, false, false, offset, bytes, place};
+  slots_[slot] = {State::kFree, false, false, page, place, 0, nullptr};
   queue(slot, lock);
 }
 
@@ -76,35 +81,43 @@ void PageChannel::forget_before(uint64_t place) {
     if (slot.state != State::kFree && !slot.is_write && slot.place < place) drop(slot);
 }
 
-const unsigned char* PageChannel::find(uint64_t offset) {
+const unsigned char* PageChannel::find(uint64_t offset, const uint64_t& checksum) {
   std::unique_lock<std::mutex> lock(mutex_);
   give_back();
   for (size_t i = 0; i < kSlots; ++i) {
     Slot& slot = slots_[i];
-    if (slot.state == State::kFree || slot.is_unwanted || slot.offset != offset) continue;
+    if (slot.state == State::kFree || slot.is_unwanted || slot.page.offset != offset) continue;
+    if (!slot.is_write && slot.state == State::kQueued && !waits_) {
+      queue_.erase(std::find(queue_.begin(), queue_.end(), i));
+      slot.state = State::kFree;
+      continue;  // it may be on its way to the file still
+    }
     if (!slot.is_write) ended_.wait(lock, [&] { return slot.state == State::kHere || slot.state == State::kFree; });
     if (slot.state == State::kFree) return nullptr;  // it could not be read: who asks reads it again, and is told why
     lent_ = i;
+    if (!slot.is_write && slot.checksum != checksum) return nullptr;  // of another time
     return data(i);
   }
   return nullptr;
 }
 
-void PageChannel::write(uint64_t offset, uint64_t bytes, const void* from) {
+bool PageChannel::write(const Page& page, const void* from, uint64_t* checksum) {
   std::unique_lock<std::mutex> lock(mutex_);
   give_back();
   for (Slot& slot : slots_)
-    if (slot.state != State::kFree && slot.offset == offset) {
+    if (slot.state != State::kFree && slot.page.offset == page.offset) {
       if (slot.is_write)  // else two of them could be found
         ended_.wait(lock, [&] { return slot.state == State::kFree; });
       else
         drop(slot);
     }
-  ended_.wait(lock, [&] { return free_slot() != kSlots; });
+  if (waits_) ended_.wait(lock, [&] { return free_slot() != kSlots; });
   const size_t slot = free_slot();
-  std::memcpy(data(slot), from, bytes);
-  slots_[slot] = {State::kFree, true, false, offset, bytes, 0};
+  if (slot == kSlots) return false;
+  std::memcpy(data(slot), from, page.room_bytes);
+  slots_[slot] = {State::kFree, true, false, page, 0, 0, checksum};
   queue(slot, lock);
+  return true;
 }
 
 PageChannel::Failure PageChannel::finish_writes() {
@@ -126,9 +139,9 @@ PageChannel::Failure PageChannel::failure() {
 // written.
 bool PageChannel::continues(size_t number, const Slot& first, uint64_t end) const {
   const Slot& slot = slots_[number];
-  if (slot.offset != end || slot.is_write != first.is_write || slot.is_unwanted) return false;
+  if (slot.page.offset != end || slot.is_write != first.is_write || slot.is_unwanted) return false;
   return slot.is_write || std::none_of(slots_.begin(), slots_.end(), [&](const Slot& other) {
-           return other.is_write && other.state != State::kFree && other.offset == slot.offset;
+           return other.is_write && other.state != State::kFree && other.page.offset == slot.page.offset;
          });
 }
 
@@ -138,12 +151,12 @@ PageChannel::Run PageChannel::take() {
   run.add(queue_.front());
   queue_.pop_front();
   const Slot& first = slots_[run.slots[0]];
-  uint64_t end = first.offset + first.bytes;
+  uint64_t end = first.page.offset + first.page.room_bytes;
   while (!first.is_unwanted && run.count < run.slots.size()) {
     const auto next =
         std::find_if(queue_.begin(), queue_.end(), [&](size_t number) { return continues(number, first, end); });
     if (next == queue_.end()) break;
-    end += slots_[*next].bytes;
+    end += slots_[*next].page.room_bytes;
     run.add(*next);
     queue_.erase(next);
   }
@@ -154,13 +167,27 @@ PageChannel::Run PageChannel::take() {
 void PageChannel::finish(const Run& run, const IoResult& result) {
   const Slot& first = slots_[run.slots[0]];
   if (first.is_write && result.error != 0 && failure_.error == 0)
-    failure_ = {result.error, first.offset + result.done_bytes};
+    failure_ = {result.error, first.page.offset + result.done_bytes};
   for (size_t i = 0; i < run.count; ++i) {
     Slot& slot = slots_[run.slots[i]];
+    if (slot.is_write) *slot.told = slot.checksum;
     const bool is_here = !slot.is_write && !slot.is_unwanted && result.error == 0;
     slot.state = is_here ? State::kHere : State::kFree;
   }
   ended_.notify_all();
+}
+
+// Makes a transfer, and the checksums of its pages; nobody else touches them meanwhile.
+IoResult PageChannel::transfer(const Run& run) {
+  const Slot& first = slots_[run.slots[0]];
+  MemoryParts parts;
+  for (size_t i = 0; i < run.count; ++i) parts.add(data(run.slots[i]), slots_[run.slots[i]].page.room_bytes);
+  const IoResult result = first.is_write ? write_(parts, first.page.offset) : read_(parts, first.page.offset);
+  for (size_t i = 0; i < run.count; ++i) {
+    Slot& slot = slots_[run.slots[i]];
+    slot.checksum = page_sum(data(run.slots[i]), slot.page.bytes, slot.page.number);
+  }
+  return result;
 }
 
 void PageChannel::work() {
@@ -169,13 +196,10 @@ void PageChannel::work() {
     work_.wait(lock, [&] { return is_stopping_ || !queue_.empty(); });
     if (is_stopping_) return;
     const Run run = take();
-    const Slot first = slots_[run.slots[0]];
     IoResult result;
-    if (!first.is_unwanted) {
-      MemoryParts parts;
-      for (size_t i = 0; i < run.count; ++i) parts.add(data(run.slots[i]), slots_[run.slots[i]].bytes);
+    if (!slots_[run.slots[0]].is_unwanted) {
       lock.unlock();
-      result = first.is_write ? write_(parts, first.offset) : read_(parts, first.offset);
+      result = transfer(run);
       lock.lock();
     }
     finish(run, result);

@@ -4,7 +4,7 @@
 // small ones.
 //
 // One thread at a time calls; ParameterStore sees to that. Bytes that were written and are still under way are found as
-// those that were read ahead are, so that nobody sees an older page.
+// those that were read ahead are, so that nobody sees an older page. The channel's thread makes checksums, too.
 #pragma once
 
 #include <array>
@@ -25,13 +25,21 @@ class PageChannel {
   // Makes a transfer at an offset of the file; on the channel's thread.
   using Transfer = std::function<IoResult(const MemoryParts&, uint64_t offset)>;
 
+  // A page of the file: where it lies, in how many bytes of whole blocks, and how many of them have a checksum, which
+  // also depends on its number.
+  struct Page {
+    uint64_t offset = 0, room_bytes = 0, bytes = 0, number = 0;
+  };
+
   // A write that failed, or no error.
   struct Failure {
     int error = 0;
     uint64_t offset = 0;
   };
 
-  PageChannel(uint64_t page_bytes, Transfer read, Transfer write);
+  // `waits`: for a transfer that has not begun, too. Otherwise the caller makes it, as is quicker in the page cache
+  // where the channel's thread has no core.
+  PageChannel(uint64_t page_bytes, bool waits, Transfer read, Transfer write);
   PageChannel(const PageChannel&) = delete;
   PageChannel& operator=(const PageChannel&) = delete;
   ~PageChannel();  // what is still to be written is lost
@@ -39,15 +47,17 @@ class PageChannel {
   // Whether one more page can be read ahead.
   bool has_room();
   // Reads a page ahead, which is wanted at a place in the step's order. Throws Error where no thread can be started.
-  void read_ahead(uint64_t offset, uint64_t bytes, uint64_t place);
+  void read_ahead(const Page& page, uint64_t place);
   // Drops what was read ahead for places before this one.
   void forget_before(uint64_t place);
 
-  // The bytes at an offset, if they are here or come: to be read until the next call. Otherwise nothing.
-  const unsigned char* find(uint64_t offset);
+  // The bytes at an offset, if they are here or come, and have a checksum: to be read until the next call. Otherwise
+  // nothing. What `checksum` is may change until then: it may be where `write` tells it.
+  const unsigned char* find(uint64_t offset, const uint64_t& checksum);
 
-  // Writes a page some time; returns as soon as it is copied. Throws Error where no thread can be started.
-  void write(uint64_t offset, uint64_t bytes, const void* data);
+  // Writes a page some time; returns as soon as it is copied, and tells the checksum before the page is no longer
+  // found. False: there is no room for it. Throws Error where no thread can be started.
+  bool write(const Page& page, const void* data, uint64_t* checksum);
   // Waits until all is written; returns the first write that failed since the channel was made.
   Failure finish_writes();
   Failure failure();
@@ -61,7 +71,10 @@ class PageChannel {
     State state = State::kFree;
     bool is_write = false;
     bool is_unwanted = false;  // free when its transfer ends
-    uint64_t offset = 0, bytes = 0, place = 0;
+    Page page;
+    uint64_t place = 0;
+    uint64_t checksum = 0;     // of what is here
+    uint64_t* told = nullptr;  // of a write
   };
 
   // Slots that are one transfer.
@@ -79,10 +92,12 @@ class PageChannel {
   void give_back();
   bool continues(size_t slot, const Slot& first, uint64_t end) const;
   Run take();
+  IoResult transfer(const Run& run);
   void finish(const Run& run, const IoResult& result);
   void work();
 
   const uint64_t page_bytes_;
+  const bool waits_;
   const Transfer read_, write_;
   const Staging buffers_;
   std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "parameters/parameter_file.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,12 @@ constexpr uint64_t kEntryBytes = 16, kMissedPlace = 12;
 constexpr uint64_t kFewPages = 64, kLargeBytes = kParameterPageBytes / 2;
 // Of the available memory, the file may fill this share of the page cache without pushing out much else.
 constexpr uint64_t kCacheShare = 8;
+
+// Whether this process has a second core, on which the kernel's copies from and to the page cache can be made.
+bool has_spare_core() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) > 1;
+}
 
 int open_named(const std::string& path, int flags) {
   constexpr mode_t kOwnerOnly = 0600;
@@ -152,23 +159,30 @@ void ParameterFile::require_room() {
 
 // Uses the page cache, or goes past it where the file would fill it and the file system can.
 void ParameterFile::use(ParameterAccess access) {
-  if (access == ParameterAccess::kCached) return;
-  if (access == ParameterAccess::kAuto && end_ <= cache_room_bytes() / kCacheShare) return;
+  const bool fits_cache = end_ <= cache_room_bytes() / kCacheShare;
+  const bool is_cached = access == ParameterAccess::kCached || (access == ParameterAccess::kAuto && fits_cache);
+  if (access == ParameterAccess::kDirect || (is_worth_a_channel() && (!is_cached || has_spare_core())))
+    channel_ = std::make_unique<PageChannel>(
+        kParameterPageBytes, !is_cached,
+        [this](const MemoryParts& parts, uint64_t offset) { return transfer_in(parts, offset); },
+        [this](const MemoryParts& parts, uint64_t offset) { return transfer_out(parts, offset); });
+  if (is_cached) return;
   const int error = file_.set_direct(true);
   const Staging probe(kBlockBytes);
-  uint64_t large = 0;
-  for (uint64_t tensor = 0; tensor < tensors_.size(); ++tensor)
-    if (tensors_[tensor].bytes >= kLargeBytes) large += page_count(tensor);
-  if (access == ParameterAccess::kDirect || large >= kFewPages)
-    channel_ = std::make_unique<PageChannel>(
-        kParameterPageBytes, [this](const MemoryParts& parts, uint64_t offset) { return transfer_in(parts, offset); },
-        [this](const MemoryParts& parts, uint64_t offset) { return transfer_out(parts, offset); });
   is_direct_ = error == 0 && file_.read(probe.data(), kBlockBytes, 0).error == 0;
   if (is_direct_) return;
   static_cast<void>(file_.set_direct(false));
   if (access == ParameterAccess::kDirect)
     throw Error("direct I/O is not possible in " + file_.directory() + (error == 0 ? "" : ": " + error_text(error)));
   drops_cache_ = true;
+}
+
+// Whether so much is transferred that it takes time worth hiding behind the step's own work.
+bool ParameterFile::is_worth_a_channel() const {
+  uint64_t large = 0;
+  for (uint64_t tensor = 0; tensor < tensors_.size(); ++tensor)
+    if (tensors_[tensor].bytes >= kLargeBytes) large += page_count(tensor);
+  return large >= kFewPages;
 }
 
 void ParameterFile::read_superblock() {

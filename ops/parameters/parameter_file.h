@@ -88,8 +88,8 @@ class ParameterFile {
   }
   // The pages of a tensor that a step reads are not those of the step before: they are not read ahead.
   void expect_any_page(uint64_t tensor) { any_page_[tensor] = true; }
-  // A step begins: where the file's pages are not in the page cache, those that the last step read are read ahead, in
-  // its order, and pages are written behind. Throws Error.
+  // A step begins: where there is a channel, pages that the last step read are read ahead, in its order, and pages are
+  // written behind. Throws Error.
   void begin_step();
   // Makes what was written the state that the file opens at. Throws Error: then the file opens at this state or the
   // last one, and takes no more writes.
@@ -125,6 +125,7 @@ class ParameterFile {
   void lay_out();
   void require_room();
   void use(ParameterAccess access);
+  bool is_worth_a_channel() const;
   void read_superblock();
   void open_newest_commit();
   bool read_commit(const Head& head);
@@ -132,6 +133,7 @@ class ParameterFile {
   void write_head(const Head& head);
   uint64_t slot_place(uint64_t number) const { return slots_ + number % 2 * slot_bytes_; }
   uint64_t place(uint64_t tensor, uint64_t page, Copy copy) const;
+  PageChannel::Page in_file(uint64_t tensor, uint64_t page, Copy copy) const;
   void read(void* data, uint64_t bytes, uint64_t offset);
   void write(const void* data, uint64_t bytes, uint64_t offset);
   void sync();
@@ -163,7 +165,7 @@ class ParameterFile {
   std::atomic<uint64_t> read_bytes_{0}, written_bytes_{0};
   uint64_t read_ahead_bytes_ = 0;
   ReadOrder order_;
-  std::unique_ptr<PageChannel> channel_;  // none where the page cache has the file
+  std::unique_ptr<PageChannel> channel_;  // none where little is moved, or a single core makes copies in memory
 };
 
 }  // namespace poet

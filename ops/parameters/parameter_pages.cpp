@@ -1,5 +1,5 @@
-// The pages of a parameter file: how they are found, read and written, ahead of the step and behind it where the page
-// cache has not all of them.
+// The pages of a parameter file: how they are found, read and written, ahead of the step and behind it where there is a
+// channel.
 #include <algorithm>
 #include <cstring>
 
@@ -20,6 +20,11 @@ uint64_t ParameterFile::place(uint64_t tensor, uint64_t page, Copy copy) const {
   return (copy == Copy::kSecond ? second_ : first_)[tensor] + page * kParameterPageBytes;
 }
 
+PageChannel::Page ParameterFile::in_file(uint64_t tensor, uint64_t page, Copy copy) const {
+  const uint64_t bytes = page_bytes(tensor, page);
+  return {place(tensor, page, copy), whole_blocks(bytes), bytes, page};
+}
+
 void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, unsigned char* block) {
   require_usable();
   const uint64_t index = first_page_[tensor] + page;
@@ -32,8 +37,7 @@ void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* 
   const unsigned char* side = nullptr;
   if (channel_ != nullptr) {
     if (!any_page_[tensor]) order_.note(index);
-    side = channel_->find(from);
-    if (side != nullptr && page_sum(side, bytes, page) != entry.checksum) side = nullptr;  // of another time
+    side = channel_->find(from, entry.checksum);
     if (side != nullptr) read_ahead_bytes_ += bytes;
   }
   if (side == nullptr) {
@@ -67,8 +71,7 @@ void ParameterFile::read_ahead() {
     const uint64_t tensor = static_cast<uint64_t>(std::upper_bound(first_page_.begin(), first_page_.end(), index) -
                                                   first_page_.begin() - 1);
     const uint64_t page = index - first_page_[tensor];
-    if (copy != Copy::kZeros)
-      channel_->read_ahead(place(tensor, page, copy), whole_blocks(page_bytes(tensor, page)), place_in_step);
+    if (copy != Copy::kZeros) channel_->read_ahead(in_file(tensor, page, copy), place_in_step);
   }
 }
 
@@ -82,13 +85,11 @@ void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* bl
   const uint64_t index = first_page_[tensor] + page, bytes = page_bytes(tensor, page);
   const Copy to = committed_[index] == Copy::kFirst ? Copy::kSecond : Copy::kFirst;
   std::memset(block + bytes, 0, whole_blocks(bytes) - bytes);
-  if (channel_ == nullptr) {
+  if (channel_ != nullptr) require_written(channel_->failure());
+  if (channel_ == nullptr || !channel_->write(in_file(tensor, page, to), block, &working_[index].checksum)) {
     write(block, whole_blocks(bytes), place(tensor, page, to));
-  } else {
-    require_written(channel_->failure());
-    channel_->write(place(tensor, page, to), whole_blocks(bytes), block);
+    working_[index].checksum = page_sum(block, bytes, page);
   }
-  working_[index].checksum = page_sum(block, bytes, page);
   working_[index].copy = to;
 }
 

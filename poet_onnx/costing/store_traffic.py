@@ -52,7 +52,7 @@ def stored_bytes(graph: TrainingGraph) -> dict[str, int]:
 
 
 def reads_ahead(graph: TrainingGraph) -> bool:
-    """Return whether a store for a graph is large enough to be read ahead, where it does not stay in the page cache.
+    """Return whether a store for a graph is large enough to be read ahead, but for a single core and the page cache.
 
     Tensors that stay in RAM count, as the store has a copy of them.
     """

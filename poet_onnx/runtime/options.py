@@ -110,7 +110,11 @@ class PagingOptions:
 
 
 def session_options(
-    *, threads: int = 1, page_dir: str | os.PathLike[str] | None = None, paging: PagingOptions | None = None
+    *,
+    threads: int = 1,
+    page_dir: str | os.PathLike[str] | None = None,
+    paging: PagingOptions | None = None,
+    spins: bool = True,
 ) -> SessionOptions:
     """Return session options with which a session's allocator peak is the liveness of the file's order.
 
@@ -119,6 +123,7 @@ def session_options(
         page_dir: existing directory for the page file, on storage; default the environment variable POET_PAGE_DIR,
             else the first on storage of the system's directory for temporary files and /var/tmp.
         paging: how pages are moved; default `PagingOptions()`.
+        spins: whether threads without work keep their cores for a while, which is quicker where nobody else has any.
 
     Raises:
         InputError: no usable ONNX Runtime, operator library or page directory, or no number of threads from 1 to 1024.
@@ -136,6 +141,8 @@ def session_options(
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
     options.add_session_config_entry(_THREADS_ENTRY, str(threads))
+    if not spins:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # An arena keeps what was freed and rounds up: the plan's peak would not be the allocator's.
     options.enable_cpu_mem_arena = False
     # A memory pattern allocates one block for the whole step.

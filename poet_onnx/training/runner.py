@@ -118,6 +118,7 @@ class Runner:
         role: str,
         ranges: Ranges | None = None,
         threads: int = 1,
+        spins: bool = True,
         page_dir: str | os.PathLike[str] | None = None,
         region: SharedRegion,
         buffers: BatchBuffers | None = None,
@@ -131,7 +132,8 @@ class Runner:
             role: what to call the model in errors.
             ranges: what is known of the numbers that its inputs may hold.
             threads: inside an operator.
-            page_dir: as in `session_options`.
+            spins: as in `session_options`.
+            page_dir: likewise.
             region: of the models that run in turn.
             buffers: for batches; sessions that do not run at the same time may share them.
             constants: that are taken from arrays and not from the model's file.
@@ -149,7 +151,7 @@ class Runner:
         self._buffers = buffers or BatchBuffers()
         self.ranges: Ranges = ranges or {}
         """What the labels and indices among the inputs may be."""
-        options = session_options(threads=threads, page_dir=page_dir)
+        options = session_options(threads=threads, page_dir=page_dir, spins=spins)
         options.log_severity_level = 4
         self._profiles = profile_dir is not None
         if profile_dir is not None:

@@ -137,6 +137,7 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
             check_panels(panels, threads=threads)
         self._take(opened)
         described = self._description = self._model.description
+        self._options["spins"] = not described.has_store  # else its transfers have no core
         self._optimizer: Optimizer = optimizer or described.updates.settings
         self._rate = self._optimizer.learning_rate
         steps = described.updates.accumulation_steps

@@ -199,7 +199,7 @@ class StoreFile:
         return Values(self.directory, kinds, self.read_into, self.pieces)
 
     def begin_step(self) -> None:
-        """Read ahead, from now on, what was read since the last call, in the same order, where the page cache lacks it.
+        """Read ahead, from now on, what was read since the last call, in the same order, where that saves time.
 
         Raises:
             InputError: if the store failed earlier.

@@ -339,3 +339,14 @@ def test_scalars_and_integers_are_counted_to_the_byte() -> None:
     with count_allocations() as memory:
         session.run(None, {"x": x})
         assert memory.allocated_bytes == 5 + 20
+
+
+@pytest.mark.parametrize("spins", [True, False])
+def test_threads_without_work_leave_their_cores_where_they_should(spins: bool) -> None:
+    options = session_options(threads=2, spins=spins)
+    name = "session.intra_op.allow_spinning"
+    if spins:
+        with pytest.raises(RuntimeError):  # the runtime's own choice
+            options.get_session_config_entry(name)
+    else:
+        assert options.get_session_config_entry(name) == "0"

@@ -21,9 +21,14 @@ def tensors(step: int) -> dict[str, np.ndarray]:
     return found
 
 
-def made(path: Path, access: str = "auto") -> StoreFile:
-    """Return a store that was committed at step 0."""
-    kinds = {name: Stored(Kind("float32", shape), name != "frozen") for name, shape in SHAPES.items()}
+LARGE = {"table": (64, PAGE_BYTES // 4)}
+"""With it a store reads ahead and writes behind where it stays in the page cache, too."""
+
+
+def made(path: Path, access: str = "auto", *, is_large: bool = False) -> StoreFile:
+    """Return a store that was committed at step 0; a large one has a table of zeros besides."""
+    shapes = SHAPES | (LARGE if is_large else {})
+    kinds = {name: Stored(Kind("float32", shape), name not in ("frozen", "table")) for name, shape in shapes.items()}
     store = make_store(path, kinds, {"model": "net"}, {"step": 0}, access=access)
     for name, array in tensors(0).items():
         store.write(name, array)

@@ -42,12 +42,14 @@ def test_a_store_opens_at_its_last_commit(tmp_path: Path, access: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("access", ACCESS)
+@pytest.mark.parametrize(("access", "is_large"), [*((access, False) for access in ACCESS), ("cached", True)])
 @pytest.mark.parametrize("seed", sampled(range(40), 3))
-def test_pages_are_those_that_were_written_last_in_any_order(tmp_path: Path, access: str, seed: int) -> None:
+def test_pages_are_those_that_were_written_last_in_any_order(
+    tmp_path: Path, access: str, is_large: bool, seed: int
+) -> None:
     """Read ahead and written behind, where that is right and where the order changes from step to step."""
     random = np.random.default_rng(seed)
-    store = made(tmp_path, access)
+    store = made(tmp_path, access, is_large=is_large)
     expected = {name: bytearray(array.tobytes()) for name, array in tensors(0).items()}
     order = [("weight", 0)]
     for step in range(12):
@@ -70,9 +72,11 @@ def test_pages_are_those_that_were_written_last_in_any_order(tmp_path: Path, acc
         if random.random() < 0.5:
             store.commit({"step": step})
     store.commit({"step": 12})
+    ahead_bytes = store.statistics().read_ahead_bytes
+    assert (ahead_bytes > 0) == (access == "direct" or is_large)
     store.close()
     store = open_store(tmp_path)
-    assert {name: array.tobytes() for name, array in store.values().items()} == expected
+    assert {name: store.values()[name].tobytes() for name in expected} == expected
     store.close()
 
 

@@ -8,7 +8,8 @@ Each model is exported with torch and rewritten with AdamW for the stock runtime
 processes then train so many steps on the same batches, with the store in the page cache, with a commit behind each step
 and one every 100; times are the median of the steps behind the first two, which fill it. `peak_mib` is VmHWM,
 `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports. `is_equal` tells whether all
-parameters, moments and losses are those of the training in RAM, `ratio` how much processor time a step takes beside it.
+parameters, moments and losses are those of the training in RAM, `ratio` how much processor time a step takes beside it,
+and `wall_ratio` how much time by the clock: a store's transfers run beside the step's own work where a core is free.
 Beside them torch trains the same module eagerly, and onnxruntime-training its own artifacts of it; adapters beside
 frozen weights are PEFT's there, and onnxruntime-training has none. Rows of other models and trainers stay in the file.
 The exit code is 1 if tensors are not equal, or a peak is above its prediction.
@@ -63,6 +64,8 @@ FIELDS = (
     "peak_mib",
     "step_seconds",
     "ratio",
+    "wall_seconds",
+    "wall_ratio",
 )
 FIELDS += ("read_mib", "written_mib", "tensors", "is_equal")
 Row = dict[str, Any]
@@ -141,9 +144,12 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
         for commit_every in COMMITS if result.plan.stored else (0,):
             found = trained(options, model, commit_every)
             first = rows[0] if rows else found
-            ratio = round(found["step_seconds"] / first["step_seconds"], 2)
+            ratios = {
+                field: round(found[seconds] / first[seconds], 2)
+                for field, seconds in (("ratio", "step_seconds"), ("wall_ratio", "wall_seconds"))
+            }
             is_equal = found["digest"] == first["digest"]
-            rows.append({**told, **found, "commit_every": commit_every or "", "ratio": ratio, "is_equal": is_equal})
+            rows.append({**told, **found, **ratios, "commit_every": commit_every or "", "is_equal": is_equal})
     return rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,13 @@ def trained(model: str, folder: str, steps: str, commit_every: str, words: str =
     values = model.replace(".onnx", ".safetensors")
     options: dict[str, Any] = {"store": folder, "commit_every": int(commit_every)} if int(commit_every) else {}
     session = TrainingSession(model, values, **options)
-    generator, losses, seconds = np.random.default_rng(0), [], list[float]()
+    generator, losses, seconds, wall_seconds = np.random.default_rng(0), [], list[float](), list[float]()
     for _ in range(int(steps)):
         batch = random_batch(session, generator, int(words))
-        begun = used_seconds()
+        begun, used = time.perf_counter(), used_seconds()
         losses.append(session.step(batch))
-        seconds.append(used_seconds() - begun)
+        seconds.append(used_seconds() - used)
+        wall_seconds.append(time.perf_counter() - begun)
     peak_bytes, moved = status_bytes("VmHWM"), session.store_statistics
     import hashlib
 
@@ -45,6 +47,7 @@ def trained(model: str, folder: str, steps: str, commit_every: str, words: str =
     return {
         "peak_mib": round(peak_bytes / 2**20, 1),
         "step_seconds": round(float(np.median(seconds[FIRST_STEPS:])), 3),
+        "wall_seconds": round(float(np.median(wall_seconds[FIRST_STEPS:])), 3),
         "read_mib": 0 if moved is None else round(moved.read_bytes / int(steps) / 2**20),
         "written_mib": 0 if moved is None else round(moved.written_bytes / int(steps) / 2**20),
         "tensors": tensors,
