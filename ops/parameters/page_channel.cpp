@@ -95,13 +95,18 @@ const unsigned char* PageChannel::find(uint64_t offset, const uint64_t& checksum
     if (!slot.is_write) ended_.wait(lock, [&] { return slot.state == State::kHere || slot.state == State::kFree; });
     if (slot.state == State::kFree) return nullptr;  // it could not be read: who asks reads it again, and is told why
     lent_ = i;
-    if (!slot.is_write && slot.checksum != checksum) return nullptr;  // of another time
-    return data(i);
+    if (slot.is_write) return data(i);
+    if (waits_) {
+      lock.unlock();  // nobody else touches what was lent
+      slot.checksum = sum(i);
+    }
+    return slot.checksum == checksum ? data(i) : nullptr;  // or of another time
   }
   return nullptr;
 }
 
 bool PageChannel::write(const Page& page, const void* from, uint64_t* checksum) {
+  if (waits_) *checksum = page_sum(from, page.bytes, page.number);
   std::unique_lock<std::mutex> lock(mutex_);
   give_back();
   for (Slot& slot : slots_)
@@ -115,7 +120,7 @@ bool PageChannel::write(const Page& page, const void* from, uint64_t* checksum) 
   const size_t slot = free_slot();
   if (slot == kSlots) return false;
   std::memcpy(data(slot), from, page.room_bytes);
-  slots_[slot] = {State::kFree, true, false, page, 0, 0, checksum};
+  slots_[slot] = {State::kFree, true, false, page, 0, 0, waits_ ? nullptr : checksum};
   queue(slot, lock);
   return true;
 }
@@ -170,23 +175,25 @@ void PageChannel::finish(const Run& run, const IoResult& result) {
     failure_ = {result.error, first.page.offset + result.done_bytes};
   for (size_t i = 0; i < run.count; ++i) {
     Slot& slot = slots_[run.slots[i]];
-    if (slot.is_write) *slot.told = slot.checksum;
+    if (slot.told != nullptr) *slot.told = slot.checksum;
     const bool is_here = !slot.is_write && !slot.is_unwanted && result.error == 0;
     slot.state = is_here ? State::kHere : State::kFree;
   }
   ended_.notify_all();
 }
 
-// Makes a transfer, and the checksums of its pages; nobody else touches them meanwhile.
+uint64_t PageChannel::sum(size_t slot) const {
+  const Page& page = slots_[slot].page;
+  return page_sum(data(slot), page.bytes, page.number);
+}
+
+// Makes a transfer, and the checksums of its pages where that is for this thread; nobody else touches them meanwhile.
 IoResult PageChannel::transfer(const Run& run) {
   const Slot& first = slots_[run.slots[0]];
   MemoryParts parts;
   for (size_t i = 0; i < run.count; ++i) parts.add(data(run.slots[i]), slots_[run.slots[i]].page.room_bytes);
   const IoResult result = first.is_write ? write_(parts, first.page.offset) : read_(parts, first.page.offset);
-  for (size_t i = 0; i < run.count; ++i) {
-    Slot& slot = slots_[run.slots[i]];
-    slot.checksum = page_sum(data(run.slots[i]), slot.page.bytes, slot.page.number);
-  }
+  for (size_t i = 0; i < run.count && !waits_; ++i) slots_[run.slots[i]].checksum = sum(run.slots[i]);
   return result;
 }
 

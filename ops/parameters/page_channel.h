@@ -4,7 +4,7 @@
 // small ones.
 //
 // One thread at a time calls; ParameterStore sees to that. Bytes that were written and are still under way are found as
-// those that were read ahead are, so that nobody sees an older page. The channel's thread makes checksums, too.
+// those that were read ahead are, so that nobody sees an older page.
 #pragma once
 
 #include <array>
@@ -37,8 +37,9 @@ class PageChannel {
     uint64_t offset = 0;
   };
 
-  // `waits`: for a transfer that has not begun, too. Otherwise the caller makes it, as is quicker in the page cache
-  // where the channel's thread has no core.
+  // `waits`: for a transfer that has not begun, too, and makes checksums meanwhile, for storage is what takes time.
+  // Otherwise the caller makes such a transfer, as is quicker in the page cache where the channel's thread has no core,
+  // and the channel's thread makes checksums, for copies take less time than the step.
   PageChannel(uint64_t page_bytes, bool waits, Transfer read, Transfer write);
   PageChannel(const PageChannel&) = delete;
   PageChannel& operator=(const PageChannel&) = delete;
@@ -74,7 +75,7 @@ class PageChannel {
     Page page;
     uint64_t place = 0;
     uint64_t checksum = 0;     // of what is here
-    uint64_t* told = nullptr;  // of a write
+    uint64_t* told = nullptr;  // where the checksum of a write goes that is not made yet
   };
 
   // Slots that are one transfer.
@@ -84,6 +85,7 @@ class PageChannel {
     void add(size_t slot) { slots[count++] = slot; }
   };
 
+  uint64_t sum(size_t slot) const;
   unsigned char* data(size_t slot) const { return buffers_.data() + slot * page_bytes_; }
   size_t count_ahead() const;
   size_t free_slot() const;  // kSlots: there is none
