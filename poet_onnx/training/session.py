@@ -139,7 +139,6 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         described = self._description = self._model.description
         self._options["spins"] = not described.has_store  # else its transfers have no core
         self._optimizer: Optimizer = optimizer or described.updates.settings
-        self._rate = self._optimizer.learning_rate
         steps = described.updates.accumulation_steps
         own = described.updates.groups if own is None else own
         self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds, own, network=self._model.network)
@@ -253,28 +252,27 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
         # What a schedule does, such as evaluating, may use the memory in which a batch is placed.
-        rate = self._scheduled_rate() if updating else self._rate
+        rate = self._scheduled_rate() if updating else done.optimizer.learning_rate
         feeds = self._step.feeds(inputs, labels)
         filling = filling_of(feeds, self._step.wanted, self._step.ranges)
         if filling is not None:
             check_statistics(filling, self._description.state)
             self._try_filling(feeds, filling)
             feeds = self._step.filled(feeds, filling)
-        self._rate = rate
         with self._all_or_failed():
             self._memory.fresh[...] = done.batches == 0
             self._memory.runs[...] = done.runs
             if done.clip_norm is None:
-                self._set_rates(1.0)
+                self._set_rates(rate, 1.0)
             self._step.run(feeds)
             if updating:
-                self._update()
+                self._update(rate)
             loss = self._step.number(self._description.loss)
             self._progress = replace(
                 done if self._fitting is None else done.after_batch(self._fitting, loss),
                 runs=done.runs + 1,
                 updates=done.updates + updating,
-                optimizer=replace(done.optimizer, learning_rate=rate) if updating else done.optimizer,
+                optimizer=replace(done.optimizer, learning_rate=rate),
                 batches=0 if updating else done.batches + 1,
             )
             self._steps_run += 1
@@ -414,14 +412,14 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
 
         return StepEnergy(lambda: self._steps_run, lambda: self._evaluations, lambda: self._model.energy, meter)
 
-    def _update(self) -> None:
+    def _update(self, rate: float) -> None:
         """Finish an update: the parameters that the step has not updated."""
         done = self._progress
         if done.clip_norm is not None:
             self._norm = math.sqrt(self._memory.sum_of_squares()) / done.accumulation_steps
-            self._set_rates(min(1.0, done.clip_norm / (self._norm + _NORM_EPSILON)))
+            self._set_rates(rate, min(1.0, done.clip_norm / (self._norm + _NORM_EPSILON)))
         self._memory.update()
 
-    def _set_rates(self, factor: float) -> None:
+    def _set_rates(self, rate: float, factor: float) -> None:
         scale = factor / self._progress.accumulation_steps
-        self._memory.set_rates(self._progress.updates + 1, self._rate, scale)
+        self._memory.set_rates(self._progress.updates + 1, rate, scale)
