@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 
 import numpy as np
@@ -125,10 +125,9 @@ def find_parameters(
         if value.dtype in REAL and value.uses() and value not in statistics and value.name
     }
     lost = {each.name: each for each in (words.lost if words is not None else ())}
-    of_torch = is_of_torch(model)
-    judge = partial(_judge, words=words, of_torch=of_torch)
+    judge = cache(partial(_judge, words=words, of_torch=is_of_torch(model)))  # it reads all numbers of a tensor
     unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
-    called = dict(_with_modules(graph, unnamed))
+    called = dict(_with_modules(graph, unnamed)) if unnamed else {}
     names = {name: called.get(name, (name,)) for name in real}
     _check_patterns({"train": train or (), "freeze": freeze}, list(chain.from_iterable(names.values())), list(lost))
     still = {name for name in real if any(matches(each, freeze) for each in names[name])}
