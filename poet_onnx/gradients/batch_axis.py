@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from poet_onnx.description.metadata import BATCH_KEY
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.evidence import RECURRENT
 from poet_onnx.gradients.sample_rules import RULES, Call, MixesError, Samples
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Inferred, infer
@@ -25,8 +26,8 @@ _SIZES = "poet/sizes/"
 _SIZED = ("Reshape", "Expand")
 """Operators whose second input is the shape of what they make."""
 
-_RECURRENT, _STATES = ("LSTM", "GRU", "RNN"), (5, 6)
-"""Operators of sequences, and which inputs are the states that they begin with."""
+_STATES = (5, 6)
+"""Which inputs of an operator of sequences are the states that it begins with."""
 
 
 def free_batch(model: ir.Model, outputs: Sequence[str], own: Collection[str] = ()) -> None:
@@ -111,7 +112,7 @@ class _Walk:
         if rule is None or node.domain not in (*ONNX_DOMAINS, "com.microsoft"):
             raise MixesError("may mix samples")
         shapes = [self._shape(value) for value in node.inputs]
-        for index in _STATES if node.op_type in _RECURRENT else ():
+        for index in _STATES if node.op_type in RECURRENT else ():
             if index < len(shapes) and self._is_zero(node.inputs[index]):
                 self._zeros.append((node, index))
                 shapes[index] = ()

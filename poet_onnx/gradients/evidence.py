@@ -20,12 +20,15 @@ from poet_onnx.graph.shapes import Array
 PARAMETER, CONSTANT, DOUBTFUL = "parameter", "constant", "doubtful"
 """The verdicts."""
 
+RECURRENT = ("LSTM", "GRU", "RNN")
+"""Operators of sequences, which have both biases at one input."""
+
 WEIGHTS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1, 2)),
     **dict.fromkeys(
         ("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization"), (1, 2)
     ),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3)),
+    **dict.fromkeys(RECURRENT, (1, 2, 3)),
     **dict.fromkeys(("RMSNormalization", "PRelu"), (1,)),
     "MatMul": (0, 1),
     "Gather": (0,),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS, unmoved
+from poet_onnx.gradients.evidence import MOVES, RECURRENT, WITH_WEIGHTS, unmoved
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import is_of_torch
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -23,9 +23,6 @@ _GENERATED = "onnx::"
 
 _MOST_EQUAL = 4
 """Different numbers of a tensor at its start that a layer does not draw: an LSTM's biases are 0, and 1 at one gate."""
-
-RECURRENT = ("LSTM", "GRU", "RNN")
-"""Operators that have both biases at one input."""
 
 
 def part_merged(model: ir.Model, warn: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.merged import RECURRENT
+from poet_onnx.gradients.evidence import RECURRENT
 from poet_onnx.gradients.tensorflow_files import WRITER
 from poet_onnx.graph.operators import ONNX_DOMAINS
 

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import STOPS_GRADIENT
-from poet_onnx.gradients.evidence import WEIGHTS
+from poet_onnx.gradients.evidence import RECURRENT, WEIGHTS
 from poet_onnx.gradients.module_names import names_in
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_arguments import CALL, gone_sums, is_own, names_of
@@ -41,7 +41,6 @@ _RESULT = re.compile(r"^\s*(\w+): (?:OutputKind\.)?USER_OUTPUT", re.MULTILINE)
 _COMPUTED = re.compile(r"val_\d+")
 _NUMBERED = re.compile(r"_\d+$")
 
-_RECURRENT = ("LSTM", "GRU", "RNN")
 _PARAMETER = "PARAMETER"
 _NORMALIZES = "batch_norm"
 
@@ -171,7 +170,7 @@ class TorchWords:
 
     def _is_moved(self, value: ir.Value, owners: Iterable[str]) -> bool:
         """Return whether each number of some parameters is in a folded tensor once, as it was."""
-        if all(node.op_type in _RECURRENT and index in WEIGHTS[node.op_type] for node, index in value.uses()):
+        if all(node.op_type in RECURRENT and index in WEIGHTS[node.op_type] for node, index in value.uses()):
             return True  # ONNX has the gates in another order
         names = {self.targets[each] for each in owners}
         steps = [*(name for name in _folded(value) if name not in names), value.name or ""]
