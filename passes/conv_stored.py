@@ -35,6 +35,9 @@ from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
 _TIMES = (1, 2)
 """As many filters as a panel usually has: several threads share a product, of which each then has enough."""
 
+_STRIP = ("images", "rows")
+"""Attributes of gradients, which ops/kernels/window.h explains."""
+
 _FILTERS = 1
 """Input of a convolution."""
 
@@ -49,6 +52,7 @@ class _Backward:
         made: the gradient.
         loaded: nodes between the loads and it.
         gradient: nodes from the product that is the filters' gradient to the update, first to last.
+        strip: how many images and rows of windows both gradients take at a time.
         update: in the store.
     """
 
@@ -57,6 +61,7 @@ class _Backward:
     made: ir.Value
     loaded: tuple[ir.Node, ...]
     gradient: tuple[ir.Node, ...]
+    strip: tuple[int, int]
     update: ir.Node
 
 
@@ -115,7 +120,8 @@ class ConvLayer:
         graph = found.node.graph
         assert graph is not None
         inputs = [found.d_y, convolution.inputs[0], found.update.inputs[1], self._handle]
-        own = _windows(convolution).attributes
+        strip = [ir.AttrInt64(name, number) for name, number in zip(_STRIP, found.strip, strict=True)]
+        own = [*_windows(convolution).attributes, *strip]
         replace_node(found.node, operator, inputs, [*attributes, *own], [found.made, found.update.outputs[0]])
         made_of = [value for value in found.gradient[0].inputs if value is not None]
         unread = [*reversed((*found.gradient, found.update)), *reversed(found.loaded)]
@@ -132,9 +138,12 @@ class ConvLayer:
 
     def _gradients(self, made: ConvComparison, found: _Backward) -> tuple[ConvComparison, ...]:
         shape, filters, panel, windows = made.image, made.filters, made.panel_rows, made.windows
-        together = found.node.attributes.get_int("images", 1)
-        spread = ConvComparison(IMAGE, shape, filters, panel, windows, images=together)
-        return spread, ConvComparison(FILTERS, shape, filters, panel, windows)
+        images, rows = found.strip
+        spread, gradient = (
+            ConvComparison(product, shape, filters, panel, windows, images=images, rows=rows)
+            for product in (IMAGE, FILTERS)
+        )
+        return spread, gradient
 
     def _saves(self, made: ConvComparison, *, backward: bool) -> bool:
         """Return whether panels take less than whole filters, or their gradient, and the columns beside them (C3)."""
@@ -162,7 +171,10 @@ class ConvLayer:
         gradient = _weight_gradient(update.inputs[0], d_y, x, convolution)
         if sizes_of(made) != sizes_of(x) or not gradient:
             return None
-        return _Backward(node, d_y, made, loaded, gradient, update)
+        strip = _strip(node, d_y)
+        return (
+            _Backward(node, d_y, made, loaded, gradient, strip, update) if _strip(gradient[0], d_y) == strip else None
+        )
 
 
 def _is_convolution(node: ir.Node) -> bool:
@@ -187,6 +199,14 @@ def _windows(node: ir.Node) -> Windows:
     begins = tuple(node.attributes.get_ints("pads", (0, 0, 0, 0)))[:2]
     kernel = tuple(node.attributes.get_ints("kernel_shape", sizes_of(filters)[2:]))
     return Windows(kernel, strides, dilations, begins, sizes_of(node.outputs[0])[2:])
+
+
+def _strip(node: ir.Node, d_y: ir.Value) -> tuple[int, int]:
+    """Return how many images and rows of windows a gradient takes at a time: a product has all of one image."""
+    if node.domain != POET_DOMAIN:
+        return 1, sizes_of(d_y)[2]
+    images, rows = (node.attributes.get_int(name, 1) for name in _STRIP)
+    return images, rows
 
 
 def _spread(convolution: ir.Node, node: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value, tuple[ir.Node, ...]] | None:
@@ -223,21 +243,6 @@ def _viewed(value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
     return value
 
 
-def _is_turned(value: ir.Value, images: ir.Value, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix has a row for each channel of some images, or of a view of them in this shape."""
-    found = seen(value)
-    maker = found.producer()
-    if shape[0] == 1:
-        return found is seen(images) and sizes_of(value)[:1] == shape[1:2]
-    if maker is None or maker.op_type != "Transpose" or maker.domain not in ONNX_DOMAINS:
-        return False
-    turned = maker.inputs[0]
-    order = list(maker.attributes.get_ints("perm", ()))
-    is_order = order[:2] == [1, 0] and order[2:] == list(range(2, len(order)))
-    is_shape = turned is not None and sizes_of(turned)[:2] == shape[:2]
-    return turned is not None and is_order and is_shape and seen(turned) is seen(images)
-
-
 def _is_point(convolution: ir.Node) -> bool:
     windows = _windows(convolution)
     return windows.kernel == windows.strides == (1, 1) and not any(convolution.attributes.get_ints("pads", ()))
@@ -249,12 +254,13 @@ def _weight_gradient(value: ir.Value | None, d_y: ir.Value, x: ir.Value, convolu
     Of single pixels it is the product of dY and X as matrices.
     """
     through = ("Identity", "Reshape")
-    if _is_point(convolution):
+    if _is_point(convolution) and sizes_of(d_y)[0] == 1:
         found = product_behind(value, through, transposes=(0, 1))
         rows, columns = found[0].inputs[:2] if found else (None, None)
         if rows is None or columns is None:
             return ()
-        return found if _is_turned(rows, d_y, sizes_of(d_y)) and _is_turned(columns, x, sizes_of(x)) else ()
+        are_views = seen(rows) is seen(d_y) and seen(columns) is seen(x)
+        return found if are_views and sizes_of(rows)[:1] == sizes_of(d_y)[1:2] else ()
     found = made_behind(value, through)
     if not found or (found[0].op_type, found[0].domain) != ("ConvWeightGradient", POET_DOMAIN):
         return ()

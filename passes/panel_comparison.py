@@ -99,7 +99,8 @@ class ConvComparison:
         panel_rows: of them that are taken at a time.
         windows: that slide over the images.
         ends: padding behind the image.
-        images: of how many the whole gradient's columns are made at a time.
+        images: whose windows the whole gradient takes at a time.
+        rows: of windows that it takes at a time where it is one image.
         is_biased: whether a bias is added.
     """
 
@@ -110,6 +111,7 @@ class ConvComparison:
     windows: Windows
     ends: tuple[int, ...] = (0, 0)
     images: int = 1
+    rows: int = 1
     is_biased: bool = False
     compares: ClassVar[str] = "CompareConvolution"
 
@@ -122,7 +124,7 @@ class ConvComparison:
     def attributes(self) -> list[ir.Attr]:
         """Return those of the node that compares."""
         numbers = {"product": self.product, "panel_rows": self.panel_rows}
-        numbers |= {"images": self.images, "biased": int(self.is_biased)}
+        numbers |= {"images": self.images, "rows": self.rows, "biased": int(self.is_biased)}
         lists = {"matrix": (self.filters, self.depth), "image": self.image, "ends": self.ends}
         return [*_attributes(numbers, lists), *self.windows.attributes]
 
@@ -146,7 +148,7 @@ class ConvComparison:
             )
         )
         how = f"strides {strides}, dilations {dilations}, pads {begins} and {ends}"
-        how += f", {self.images} images together" if self.images > 1 else ""
+        how += f", {self.images} images of {self.rows} rows together" if self.product != CONVOLUTION else ""
         how += ", with a bias" * self.is_biased
         return f"{way} of {image} with {self.filters} filters of {kernel} in panels of {self.panel_rows} ({how})"
 

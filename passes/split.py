@@ -24,7 +24,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -163,11 +163,19 @@ def _products(gradient: _Gradient) -> list[tuple[int, int]]:
     first = _shape(maker.inputs[0])
     if maker.op_type == "ConvGrad":
         return [(depth, math.prod(first[2:]))]  # an image after the other
-    if maker.op_type == "ConvWeightGradient":  # some rows of columns after the others, of all images
+    if maker.op_type == "ConvWeightGradient":  # some rows of columns after the others, of a strip after the other
         most = min(max(maker.attributes.get_int("columns", 1), 1), depth)
-        return [(width, first[0] * math.prod(first[2:])) for width in {most, depth % most} if width]
+        return [(width, terms) for width in {most, depth % most} if width for terms in _strips(maker, first)]
     made, is_turned = _shape(maker.outputs[0]), bool(maker.attributes.get_int("transA", 0))
     return [(made[0] if gradient.transposed else made[1], first[0] if is_turned else first[1])]
+
+
+def _strips(maker: ir.Node, d_y: Sequence[int]) -> set[int]:
+    """Return how many windows the strips have that a kernel takes (ops/kernels/window.h)."""
+    batch, (height, width) = d_y[0], d_y[2:]
+    images = min(maker.attributes.get_int("images", 1), batch)
+    rows = min(maker.attributes.get_int("rows", 1), height) if images == 1 else height
+    return {size * width for size in (images * rows, batch % images * height, height % rows) if size}
 
 
 def _rows_of_gather(maker: ir.Node) -> list[ir.Value | None]:

@@ -2,8 +2,8 @@
 // has the bits of the operator on all of them, as ComparePanels does for matrices (compare_panels.cpp).
 //
 // `product` says which: 0 the convolution, 1 the gradient of its images, 2 that of the filters. Besides the attributes
-// of ConvStored there are `image`, the shape of x, and `ends`, the padding behind it. `images`: of how many the whole
-// gradient's columns are made at a time (conv_data.cpp); `biased`: a Conv adds a bias.
+// of ConvStored there are `image`, the shape of x, and `ends`, the padding behind it. `images` and `rows`:
+// how many windows the whole gradient takes at a time (window.h); `biased`: a Conv adds a bias.
 #include "kernels/drawn_numbers.h"
 #include "kernels/filter_panels.h"
 #include "process/heap.h"
@@ -18,14 +18,15 @@ std::vector<int64_t> joined(std::vector<int64_t> first, const std::vector<int64_
   return first;
 }
 
-RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_biased) {
+// `adds`: to what other windows made of a gradient.
+RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_biased, bool adds) {
   Attributes attributes(node.api());
   if (product != Product::kConvolution) {
     attributes.add("transA", int64_t{product == Product::kImage});
     attributes.add("transB", int64_t{product == Product::kFilters});
     attributes.add("alpha", 1.0F);
     attributes.add("beta", 1.0F);
-    return RuntimeOperator(node, {"Gemm", "", 13}, attributes, 2);
+    return RuntimeOperator(node, {"Gemm", "", 13}, attributes, adds ? 3 : 2);
   }
   attributes.add("kernel_shape", node.require_ints("kernel"));
   attributes.add("strides", node.require_ints("strides"));
@@ -41,9 +42,10 @@ class CompareConvolution final : public Kernel {
       : filters_(node),
         given_(node.require_shape("image")),
         product_(static_cast<Product>(node.require_nonnegative("product"))),
-        images_(std::max<uint64_t>(node.require_nonnegative("images"), 1)),
+        strips_(node, filters_.windows),
         is_biased_(node.require_nonnegative("biased") != 0),
-        whole_(whole_operator(node, product_, is_biased_)),
+        whole_(whole_operator(node, product_, is_biased_, false)),
+        more_(whole_operator(node, product_, is_biased_, true)),
         convolved_(node, filters_),
         spread_(node, filters_),
         weight_(node, filters_) {
@@ -75,16 +77,6 @@ class CompareConvolution final : public Kernel {
     const uint64_t first = panel.first * panels().columns();
     for (uint64_t i = 0; i < panel.rows * panels().columns(); ++i) to[i] = number(first + i, kMatrix);
   }
-  // The columns of images, so many of which stand side by side.
-  Numbers seen(const Context& context, uint64_t beside) const {
-    const Numbers x = numbers(batch() * image().size(), kImages);
-    Numbers made(batch() * columns());
-    for (uint64_t n = 0; n < batch(); n += beside)
-      filters_.windows.columns(context.workers(), image(), beside, x.data() + n * image().size(), 0, panels().columns(),
-                               made.data() + n * columns());
-    return made;
-  }
-
   bool compare_convolutions(const Context& context) const {
     Numbers bias = numbers(panels().rows(), kBias);
     Numbers expected(batch() * filters_.made());
@@ -97,7 +89,11 @@ class CompareConvolution final : public Kernel {
                  {expected.data(), filters_.made_shape(batch())});
     }
     Numbers found(expected.size()), matrix(panels().most_rows() * panels().columns());
-    Numbers looked = seen(context, 1);
+    const Numbers x = numbers(batch() * image().size(), kImages);
+    Numbers looked(batch() * columns());
+    for (uint64_t n = 0; n < batch(); ++n)
+      filters_.windows.columns(context.workers(), image(), {n, 1, 0, filters_.windows.height()}, x.data(), 0,
+                               panels().columns(), looked.data() + n * columns());
     panels().each([&](Panel panel) {
       draw(panel, matrix.data());
       convolved_.run(context, panel, matrix.data(), looked.data(), batch(), is_biased_ ? bias.data() : nullptr,
@@ -108,7 +104,7 @@ class CompareConvolution final : public Kernel {
 
   // The columns of the images' gradient are compared: the sums of their taps are made of them in one way.
   bool compare_images(const Context& context) const {
-    const uint64_t depth = panels().columns(), pixels = filters_.windows.pixels(), all = batch() * pixels;
+    const uint64_t depth = panels().columns(), all = batch() * filters_.windows.pixels();
     Numbers d_y = numbers(batch() * filters_.made(), kGradient), found(depth * all), spare(panels().rows() * all);
     {
       Numbers matrix(panels().most_rows() * depth);
@@ -117,28 +113,37 @@ class CompareConvolution final : public Kernel {
         spread_.run(context, panel, matrix.data(), d_y.data(), batch(), spare.data(), found.data());
       });
     }
-    Numbers matrix = numbers(panels().rows() * depth, kMatrix), expected(depth * std::min(batch(), images_) * pixels);
+    Numbers matrix = numbers(panels().rows() * depth, kMatrix), expected(depth * strips_.most_samples(batch()));
     const Floats left = Floats::of(matrix.data(), panels().rows(), depth);
     bool are = true;
-    for (uint64_t first = 0; first < batch(); first += images_) {
-      const uint64_t count = std::min(images_, batch() - first), some = count * pixels;
-      float* const rows = d_y.data() + first * filters_.made();
-      const Floats right =
-          Floats::of(filters_.turned(context, {0, panels().rows()}, rows, count, spare.data()), panels().rows(), some);
-      whole_.run(context, {&left, &right}, Floats::of(expected.data(), depth, some));
+    strips_.each(batch(), [&](const Strip& strip) {
+      const uint64_t seen = filters_.windows.samples(strip), before = filters_.windows.samples_before(strip);
+      float* const rows = filters_.turned(context, {0, panels().rows()}, strip, d_y.data(), spare.data());
+      const Floats right = Floats::of(rows, panels().rows(), seen);
+      whole_.run(context, {&left, &right}, Floats::of(expected.data(), depth, seen));
       for (uint64_t row = 0; row < depth; ++row)
-        are = are && are_same(&expected[row * some], &found[row * all + first * pixels], some);
-    }
+        are = are && are_same(&expected[row * seen], &found[row * all + before], seen);
+    });
     return are;
   }
 
   bool compare_filters(const Context& context) const {
-    const uint64_t depth = panels().columns(), pixels = filters_.windows.pixels(), all = batch() * pixels;
-    Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked = seen(context, batch());
-    Numbers expected(panels().rows() * depth), spare(panels().rows() * all);
-    float* const turned = filters_.turned(context, {0, panels().rows()}, d_y.data(), batch(), spare.data());
-    const Floats left = Floats::of(turned, panels().rows(), all), right = Floats::of(looked.data(), depth, all);
-    whole_.run(context, {&left, &right}, Floats::of(expected.data(), panels().rows(), depth));
+    const uint64_t depth = panels().columns();
+    const Numbers x = numbers(batch() * image().size(), kImages);
+    Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked(batch() * columns());
+    Numbers expected(panels().rows() * depth), spare(panels().rows() * strips_.most_samples(batch()));
+    weight_.columns(context, image(), batch(), x.data(), looked.data());
+    const Floats product = Floats::of(expected.data(), panels().rows(), depth);
+    strips_.each(batch(), [&](const Strip& strip) {
+      const uint64_t seen = filters_.windows.samples(strip), before = filters_.windows.samples_before(strip);
+      float* const rows = filters_.turned(context, {0, panels().rows()}, strip, d_y.data(), spare.data());
+      const Floats left = Floats::of(rows, panels().rows(), seen),
+                   right = Floats::of(looked.data() + depth * before, depth, seen);
+      if (before == 0)
+        whole_.run(context, {&left, &right}, product);
+      else
+        more_.run(context, {&left, &right, &product}, product);
+    });
     Numbers found(panels().most_piece_rows() * depth);
     bool are = true;
     const auto compare = [&](const Piece& piece) {
@@ -153,9 +158,9 @@ class CompareConvolution final : public Kernel {
   const Filters filters_;
   const Shape given_;
   const Product product_;
-  const uint64_t images_;
+  const Strips strips_;
   const bool is_biased_;
-  const RuntimeOperator whole_;
+  const RuntimeOperator whole_, more_;
   const ConvolvedPanels convolved_;
   const SpreadPanels spread_;
   const WeightPanels weight_;

@@ -2,13 +2,13 @@
 //
 //   ConvDataGradient(dY, W) -> dX
 //       dY is [batch, filters, rows, columns], W [filters, channels / group, kernel] and dX [batch, channels, `image`],
-//       all float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows slide (window.h); `images`
-//       is of how many the columns are made at a time.
+//       all float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows slide, `images` and `rows`
+//       how many are taken at a time (window.h).
 //
-// It is the runtime's ConvTranspose, to the bit: in a group the columns of dX are the product of the transposed filters
-// and dY, and each pixel the sum of what columns have for it. Two things are quicker. The runtime multiplies image by
-// image, and small images make products so narrow that most of the time goes to reading the filters. And it adds
-// columns up on one thread. Single pixels need no columns: their product is dX.
+// In a group the columns of dX are the product of the transposed filters and dY, and each pixel the sum of what columns
+// have for it. So does the runtime's ConvTranspose, image by image: the bits are the same where no image is cut into
+// rows of windows. Small images make products so narrow that most of the time goes to reading the filters, and columns
+// of a large one take as much as dX for each tap. Single pixels need no columns: their product is dX.
 #include <algorithm>
 
 #include "kernels/kernel.h"
@@ -26,7 +26,7 @@ class ConvDataGradient final : public Kernel {
         kernel_(node.require_shape("kernel")),
         image_(require_image(node)),
         groups_(std::max<uint64_t>(node.require_nonnegative("group"), 1)),
-        at_once_(std::max<uint64_t>(node.require_nonnegative("images"), 1)),
+        strips_(node, windows_),
         product_(node, RuntimeProduct::Operator::kGemm, true, false, false) {}
 
   void compute(Context& context) override {
@@ -40,28 +40,26 @@ class ConvDataGradient final : public Kernel {
       std::fill_n(d_x, sizes.batch * image.size(), 0.0F);
       return;
     }
-    const uint64_t channels = image.channels / groups_, depth = channels * windows_.taps(), pixels = windows_.pixels();
-    const uint64_t filters = groups_ * sizes.filters, most = std::min(at_once_, sizes.batch);
-    if (most > kMostColumnFloats / (depth + filters) / pixels)
-      throw Error("columns of " + std::to_string(most) + " images are too many");
-    const bool is_direct = most == 1 && windows_.are_pixels_of(image);
-    const uint64_t turned = most > 1 ? filters * most * pixels : 0;
-    const Workspace room(context.api(), (turned + (is_direct ? 0 : depth * most * pixels)) * sizeof(float));
+    const uint64_t channels = image.channels / groups_, depth = channels * windows_.taps();
+    const uint64_t filters = groups_ * sizes.filters, samples = strips_.most_samples(sizes.batch);
+    if (depth + filters > kMostColumnFloats / samples)
+      throw Error("columns of " + std::to_string(samples) + " pixels are too many");
+    const bool are_images = strips_.are_images(sizes.batch), is_direct = are_images && windows_.are_pixels_of(image);
+    const uint64_t turned = are_images ? 0 : filters * samples, made = is_direct ? 0 : depth * samples;
+    const Workspace room(context.api(), (turned + made) * sizeof(float));
     auto* const d_y = static_cast<float*>(gradient.data);
-    for (uint64_t first = 0; first < sizes.batch; first += most) {
-      const uint64_t count = std::min(most, sizes.batch - first);
-      float* const rows =
-          windows_.turned(context.workers(), filters, count, d_y + first * filters * pixels, 0, filters, room.floats());
+    strips_.each(sizes.batch, [&](const Strip& strip) {
+      const uint64_t seen = windows_.samples(strip);
+      float* const rows = windows_.turned(context.workers(), filters, strip, d_y, 0, filters, room.floats());
       for (uint64_t group = 0; group < groups_; ++group) {
         const uint64_t filter = group * sizes.filters;  // first of the group
-        float* const to = d_x + first * image.size() + group * channels * image.height * image.width;
-        float* const columns = is_direct ? to : room.floats() + turned;
+        float* const to = d_x + group * channels * image.height * image.width;
+        float* const columns = is_direct ? to + strip.image * image.size() : room.floats() + turned;
         product_.run(context, Floats::of(static_cast<float*>(weight.data) + filter * depth, sizes.filters, depth),
-                     Floats::of(rows + filter * count * pixels, sizes.filters, count * pixels), nullptr,
-                     Floats::of(columns, depth, count * pixels));
-        if (!is_direct) windows_.images(context.workers(), image, channels, count, columns, to);
+                     Floats::of(rows + filter * seen, sizes.filters, seen), nullptr, Floats::of(columns, depth, seen));
+        if (!is_direct) windows_.images(context.workers(), image, channels, strip, columns, seen, to);
       }
-    }
+    });
   }
 
  private:
@@ -89,7 +87,8 @@ class ConvDataGradient final : public Kernel {
 
   const Windows windows_;
   const Shape kernel_, image_;
-  const uint64_t groups_, at_once_;
+  const uint64_t groups_;
+  const Strips strips_;
   const RuntimeProduct product_;
 };
 

@@ -8,7 +8,8 @@
 //
 // Tensors are float, and images have two dimensions. `matrix` is the filters' shape as a matrix, `panel_rows` how many
 // are taken at a time (filter_panels.h), and `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows
-// slide (window.h). Each filter is read once: its update changes what was read.
+// slide; `images` and `rows` how many whole gradients take at a time (window.h). Each filter is read once: its update
+// changes what was read.
 #include "kernels/filter_panels.h"
 #include "kernels/stored_panels.h"
 #include "kernels/workspace.h"
@@ -35,8 +36,8 @@ class ConvStored final : public Kernel {
     float* const matrix = memory.floats();
     float* const seen = matrix + panels.most_rows() * panels.columns();
     for (uint64_t n = 0; n < batch; ++n)
-      filters_.windows.columns(context.workers(), image, 1, floats(x) + n * image.size(), 0, panels.columns(),
-                               seen + n * columns);
+      filters_.windows.columns(context.workers(), image, {n, 1, 0, filters_.windows.height()}, floats(x), 0,
+                               panels.columns(), seen + n * columns);
     panels.each([&](Panel panel) {
       stored.read(panel, matrix);
       convolved_.run(context, panel, matrix, seen, batch, bias, y);
@@ -53,7 +54,7 @@ template <class Kind>
 class ConvStoredBackward final : public Kernel {
  public:
   explicit ConvStoredBackward(const NodeInfo& node)
-      : filters_(node), spread_(node, filters_), weight_(node, filters_) {}
+      : filters_(node), strips_(node, filters_.windows), spread_(node, filters_), weight_(node, filters_) {}
 
   void compute(Context& context) override {
     const Tensor d_y = context.input(0), x = context.input(1);
@@ -64,25 +65,31 @@ class ConvStoredBackward final : public Kernel {
     const StoredPanels stored(context, 3, panels);
     auto* const d_x = static_cast<float*>(context.output(0, x.layout.shape));
     context.output_true(1);
-    const Room room(context, filters_, batch);
+    const Room room(context, filters_, strips_, batch);
     const uint64_t images = batch;
-    filters_.windows.columns(context.workers(), image, batch, floats(x), 0, panels.columns(), room.seen);
+    weight_.columns(context, image, batch, floats(x), room.seen);
     stored.update<Kind>(
         rates, room.matrix, room.gradient,
         [&](Panel panel) { spread_.run(context, panel, room.matrix, floats(d_y), images, room.turned, room.sums); },
         [&](Panel rows) { weight_.run(context, rows, floats(d_y), room.seen, images, room.turned, room.gradient); });
-    filters_.windows.images(context.workers(), image, image.channels, batch, room.sums, d_x);
+    strips_.each(batch, [&](const Strip& strip) {
+      const float* const sums = room.sums + filters_.windows.samples_before(strip);
+      filters_.windows.images(context.workers(), image, image.channels, strip, sums, images * filters_.windows.pixels(),
+                              d_x);
+    });
   }
 
  private:
-  // A panel's filters, the columns of all images, those of their gradients, and of the filters' gradient a piece. Where
-  // there are several images, a panel's rows of dY are turned.
+  // A panel's filters, the columns of all images, those of their gradients, of the filters' gradient a piece, and a
+  // panel's rows of dY: of several images, or of a strip that is not all of one.
   struct Room {
-    Room(const Context& context, const Filters& filters, uint64_t batch)
+    Room(const Context& context, const Filters& filters, const Strips& strips, uint64_t batch)
         : rows(filters.panels.most_rows() * filters.panels.columns()),
           columns(batch * filters.panels.columns() * filters.windows.pixels()),
           piece(filters.panels.most_piece_rows() * filters.panels.columns()),
-          more(batch > 1 ? filters.panels.most_rows() * batch * filters.windows.pixels() : 0),
+          more(filters.panels.most_rows() * (batch > 1                  ? batch * filters.windows.pixels()
+                                             : strips.are_images(batch) ? 0
+                                                                        : strips.most_samples(batch))),
           memory(context.api(), (rows + 2 * columns + piece + more) * sizeof(float)),
           matrix(memory.floats()),
           seen(matrix + rows),
@@ -99,6 +106,7 @@ class ConvStoredBackward final : public Kernel {
   };
 
   const Filters filters_;
+  const Strips strips_;
   const SpreadPanels spread_;
   const WeightPanels weight_;
 };

@@ -3,11 +3,13 @@
 //   ConvWeightGradient(dY, X) -> dW
 //       X is [batch, channels, height, width], dY [batch, filters, rows, columns] and dW
 //       [filters, channels / group, kernel], all float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how
-//       windows slide (window.h); `columns` is how many of their rows are made at a time.
+//       windows slide, `images` and `rows` how many are taken at a time (window.h); `columns` is how many rows of their
+//       columns are made at a time.
 //
-// In a group dW is the product of dY, a row for each filter, and the transposed columns of X: the runtime's own Gemm
-// makes it for a few rows of the columns after the others, as all of them take as much as X for each tap. Threads make
-// columns, and turn dY where there are several images, row by row.
+// In a group dW is the product of dY, a row for each filter, and the transposed columns of X. Columns of all windows
+// take as much as X for each tap. So the runtime's own Gemm makes it for a few windows after the others, and adds up;
+// where these few are many for so many channels, it makes a few columns of dW after the others. Threads make columns,
+// and copy dY where windows are not all of one image.
 #include <algorithm>
 
 #include "kernels/kernel.h"
@@ -25,44 +27,55 @@ class ConvWeightGradient final : public Kernel {
         kernel_(node.require_shape("kernel")),
         groups_(std::max<uint64_t>(node.require_nonnegative("group"), 1)),
         at_once_(std::max<uint64_t>(node.require_nonnegative("columns"), 1)),
-        product_(node, RuntimeProduct::Operator::kGemm, false, true, false) {}
+        strips_(node, windows_),
+        first_(node, RuntimeProduct::Operator::kGemm, false, true, false),
+        next_(node, RuntimeProduct::Operator::kGemm, false, true, true) {}
 
   void compute(Context& context) override {
     const Sizes sizes = read(context.input(0), context.input(1));
     auto* const d_w = static_cast<float*>(context.output(0, sizes.made));
     const uint64_t depth = sizes.channels * windows_.taps(), most = std::min(at_once_, depth);
-    if (sizes.samples == 0 || sizes.filters == 0 || depth == 0) {
-      std::fill_n(d_w, groups_ * sizes.filters * depth, 0.0F);
+    const uint64_t filters = groups_ * sizes.filters;
+    if (sizes.batch == 0 || sizes.filters == 0 || depth == 0) {
+      std::fill_n(d_w, filters * depth, 0.0F);
       return;
     }
-    if (most > kMostColumnFloats / (sizes.samples + sizes.filters))
-      throw Error(std::to_string(most) + " columns of " + std::to_string(sizes.samples) + " pixels are too many");
-    const uint64_t turned = sizes.batch > 1 ? groups_ * sizes.filters * sizes.samples : 0;
-    const bool is_whole = most == depth;  // a group's product is a part of dW as it is
+    const uint64_t samples = strips_.most_samples(sizes.batch);
+    if (most > kMostColumnFloats / (samples + sizes.filters) || sizes.filters > kMostColumnFloats / samples)
+      throw Error(std::to_string(most) + " columns of " + std::to_string(samples) + " pixels are too many");
+    const bool are_images = strips_.are_images(sizes.batch);
+    const bool is_direct = are_images && windows_.are_pixels_of(sizes.image);  // X has the columns as they are
+    const bool is_whole = most == depth;                                       // a group's product is a part of dW
+    const uint64_t turned = are_images ? 0 : sizes.filters * samples, made = is_direct ? 0 : most * samples;
     const uint64_t apart = is_whole ? 0 : sizes.filters * most;
-    const Workspace room(context.api(), (turned + most * sizes.samples + apart) * sizeof(float));
+    const Workspace room(context.api(), (turned + made + apart) * sizeof(float));
     float* const columns = room.floats() + turned;
-    float* const product = columns + most * sizes.samples;
-    const uint64_t filters = groups_ * sizes.filters;
-    float* const d_y = windows_.turned(context.workers(), filters, sizes.batch,
-                                       static_cast<float*>(context.input(0).data), 0, filters, room.floats());
-    const auto* const x = static_cast<const float*>(context.input(1).data);
+    auto* const d_y = static_cast<float*>(context.input(0).data);
+    auto* const x = static_cast<float*>(context.input(1).data);
     for (uint64_t group = 0; group < groups_; ++group)
       for (uint64_t first = 0; first < depth; first += most) {
-        const uint64_t count = std::min(most, depth - first);
-        windows_.columns(context.workers(), sizes.image, sizes.batch, x, group * depth + first, count, columns);
+        const uint64_t count = std::min(most, depth - first), row = group * depth + first;
         float* const whole = d_w + group * sizes.filters * depth;
-        product_.run(context, Floats::of(d_y + group * sizes.filters * sizes.samples, sizes.filters, sizes.samples),
-                     Floats::of(columns, count, sizes.samples), nullptr,
-                     Floats::of(is_whole ? whole : product, sizes.filters, count));
+        const Floats product = Floats::of(is_whole ? whole : columns + made, sizes.filters, count);
+        strips_.each(sizes.batch, [&](const Strip& strip) {
+          const uint64_t seen = windows_.samples(strip);
+          float* const rows = windows_.turned(context.workers(), filters, strip, d_y, group * sizes.filters,
+                                              sizes.filters, room.floats());
+          if (!is_direct) windows_.columns(context.workers(), sizes.image, strip, x, row, count, columns);
+          float* const under = is_direct ? x + strip.image * sizes.image.size() + row * windows_.pixels() : columns;
+          const bool begins = strip.image == 0 && strip.row == 0;
+          (begins ? first_ : next_)
+              .run(context, Floats::of(rows, sizes.filters, seen), Floats::of(under, count, seen),
+                   begins ? nullptr : &product, product);
+        });
         for (uint64_t filter = 0; !is_whole && filter < sizes.filters; ++filter)
-          std::copy_n(product + filter * count, count, whole + filter * depth + first);
+          std::copy_n(columns + made + filter * count, count, whole + filter * depth + first);
       }
   }
 
  private:
   struct Sizes {
-    uint64_t batch, filters, channels, samples;  // filters and channels are those of a group
+    uint64_t batch, filters, channels;  // filters and channels are those of a group
     Image image;
     Shape made;
   };
@@ -81,7 +94,6 @@ class ConvWeightGradient final : public Kernel {
     return {size(image, 0),
             filters / groups_,
             channels,
-            size(image, 0) * windows_.pixels(),
             {size(image, 1), size(image, 2), size(image, 3)},
             Floats::of(nullptr, filters, channels, kernel_.data()[0], kernel_.data()[1]).shape};
   }
@@ -89,7 +101,8 @@ class ConvWeightGradient final : public Kernel {
   const Windows windows_;
   const Shape kernel_;
   const uint64_t groups_, at_once_;
-  const RuntimeProduct product_;
+  const Strips strips_;
+  const RuntimeProduct first_, next_;
 };
 
 }  // namespace

@@ -38,19 +38,33 @@ void SpreadPanels::run(const Context& context, Panel panel, float* matrix, float
                        float* columns) const {
   const uint64_t depth = filters_.panels.columns(), all = batch * filters_.windows.pixels();
   const Floats left = Floats::of(matrix, panel.rows, depth), sums = Floats::of(columns, depth, all);
-  const Floats right = Floats::of(filters_.turned(context, panel, d_y, batch, spare), panel.rows, all);
+  float* const rows = filters_.turned(context, panel, filters_.windows.whole(batch), d_y, spare);
+  const Floats right = Floats::of(rows, panel.rows, all);
   if (panel.first == 0)
     first_.run(context, left, right, nullptr, sums);
   else
     next_.run(context, left, right, &sums, sums);
 }
 
+void WeightPanels::columns(const Context& context, const Image& image, uint64_t batch, const float* x,
+                           float* to) const {
+  const uint64_t depth = filters_.panels.columns();
+  strips_.each(batch, [&](const Strip& strip) {
+    filters_.windows.columns(context.workers(), image, strip, x, 0, depth,
+                             to + depth * filters_.windows.samples_before(strip));
+  });
+}
+
 void WeightPanels::run(const Context& context, Panel rows, float* d_y, float* columns, uint64_t batch, float* spare,
                        float* made) const {
-  const uint64_t depth = filters_.panels.columns(), all = batch * filters_.windows.pixels();
-  float* const left = filters_.turned(context, rows, d_y, batch, spare);
-  gemm_.run(context, Floats::of(left, rows.rows, all), Floats::of(columns, depth, all), nullptr,
-            Floats::of(made, rows.rows, depth));
+  const uint64_t depth = filters_.panels.columns();
+  const Floats product = Floats::of(made, rows.rows, depth);
+  strips_.each(batch, [&](const Strip& strip) {
+    const uint64_t before = filters_.windows.samples_before(strip), seen = filters_.windows.samples(strip);
+    const Floats left = Floats::of(filters_.turned(context, rows, strip, d_y, spare), rows.rows, seen);
+    const Floats right = Floats::of(columns + depth * before, depth, seen);
+    (before == 0 ? first_ : next_).run(context, left, right, before == 0 ? nullptr : &product, product);
+  });
 }
 
 }  // namespace poet

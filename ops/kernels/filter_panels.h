@@ -3,9 +3,9 @@
 //
 // A convolution is the product of the filters and the image's columns, the gradient of its image that of the transposed
 // filters and dY, spread over the image, and the filters' gradient that of dY and the transposed columns. Each is done
-// by the runtime's Gemm, as its Conv does it, and our ConvDataGradient and ConvWeightGradient: with panels of a
-// multiple of 128 filters the bits are theirs. Nobody promises it: CompareConvolution finds out whether it is so for a
-// shape.
+// by the runtime's Gemm, as its Conv does it, and our ConvDataGradient and ConvWeightGradient, for the same windows
+// after the others: with panels of a multiple of 128 filters the bits are theirs. Nobody promises it:
+// CompareConvolution finds out whether it is so for a shape.
 #pragma once
 
 #include "kernels/panels.h"
@@ -21,9 +21,9 @@ class Filters {
   const Panels panels;
   const Windows windows;
 
-  // Returns these rows of dY, with the images side by side: in `spare` where there are several.
-  float* turned(const Context& context, Panel some, float* d_y, uint64_t batch, float* spare) const {
-    return windows.turned(context.workers(), panels.rows(), batch, d_y, some.first, some.rows, spare);
+  // Returns these rows of a strip of dY, with the images side by side: in `spare` where it is not all of one image.
+  float* turned(const Context& context, Panel some, const Strip& strip, float* d_y, float* spare) const {
+    return windows.turned(context.workers(), panels.rows(), strip, d_y, some.first, some.rows, spare);
   }
 
   struct Batch {
@@ -69,15 +69,21 @@ class SpreadPanels {
 class WeightPanels {
  public:
   WeightPanels(const NodeInfo& node, const Filters& filters)
-      : filters_(filters), gemm_(node, RuntimeProduct::Operator::kGemm, false, true, false) {}
-  // Makes these rows of the gradient, of columns in which the images stand side by side; `spare` has room for the rows
-  // of dY, and is not needed for one image.
+      : filters_(filters),
+        strips_(node, filters.windows),
+        first_(node, RuntimeProduct::Operator::kGemm, false, true, false),
+        next_(node, RuntimeProduct::Operator::kGemm, false, true, true) {}
+  // Writes the columns of images, strip after strip: what `run` takes.
+  void columns(const Context& context, const Image& image, uint64_t batch, const float* x, float* to) const;
+  // Makes these rows of the gradient of dY and such columns; `spare` has room for the rows of a strip of dY, and is not
+  // needed where strips are images.
   void run(const Context& context, Panel rows, float* d_y, float* columns, uint64_t batch, float* spare,
            float* made) const;
 
  private:
   const Filters& filters_;
-  const RuntimeProduct gemm_;
+  const Strips strips_;
+  const RuntimeProduct first_, next_;
 };
 
 }  // namespace poet

@@ -45,24 +45,25 @@ Windows::Windows(const NodeInfo& node)
       height_(entry(node, "pixels", 0, 1)),
       width_(entry(node, "pixels", 1, 1)) {}
 
-// Calls `use` with neighbouring windows of a row of the columns: the first one's place in the row, its pixel's in the
-// image, their count.
+// Calls `use` with neighbouring windows of a row of a strip's columns: the first one's place in the row, counted in
+// each image, its pixel's in the image, their count.
 template <class Use>
-void Windows::each_run(const Image& image, uint64_t row, Use&& use) const {
+void Windows::each_run(const Image& image, uint64_t row, const Strip& strip, Use&& use) const {
   const uint64_t channel = row / taps(), i = row % taps() / columns_.kernel, j = row % columns_.kernel;
   const WindowRange down = rows_.windows_of(i, image.height, height_);
   const WindowRange across = columns_.windows_of(j, image.width, width_);
   if (across.first >= across.end) return;
   const uint64_t left = across.first * columns_.stride + j * columns_.dilation - columns_.begin;
-  for (uint64_t y = down.first; y < down.end; ++y) {
+  const uint64_t end = std::min(down.end, strip.row + strip.rows);
+  for (uint64_t y = std::max(down.first, strip.row); y < end; ++y) {
     const uint64_t line = channel * image.height + y * rows_.stride + i * rows_.dilation - rows_.begin;
-    use(y * width_ + across.first, line * image.width + left, across.end - across.first);
+    use((y - strip.row) * width_ + across.first, line * image.width + left, across.end - across.first);
   }
 }
 
-void Windows::row(const Image& image, const float* from, uint64_t row, float* to) const {
-  std::fill_n(to, pixels(), 0.0F);
-  each_run(image, row, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+void Windows::row(const Image& image, const float* from, uint64_t row, const Strip& strip, float* to) const {
+  std::fill_n(to, strip.rows * width_, 0.0F);
+  each_run(image, row, strip, [&](uint64_t place, uint64_t pixel, uint64_t count) {
     if (columns_.stride == 1) {
       std::copy_n(from + pixel, count, to + place);
     } else {
@@ -71,27 +72,33 @@ void Windows::row(const Image& image, const float* from, uint64_t row, float* to
   });
 }
 
-void Windows::columns(const Workers& workers, const Image& image, uint64_t batch, const float* from, uint64_t first,
+void Windows::columns(const Workers& workers, const Image& image, const Strip& strip, const float* from, uint64_t first,
                       uint64_t count, float* to) const {
-  each_item(workers, count * batch, pixels(), [&](uint64_t each) {
-    row(image, from + each % batch * image.size(), first + each / batch, to + each * pixels());
+  const uint64_t windows = strip.rows * width_;
+  each_item(workers, count * strip.images, windows, [&](uint64_t each) {
+    const uint64_t n = strip.image + each % strip.images;
+    row(image, from + n * image.size(), first + each / strip.images, strip, to + each * windows);
   });
 }
 
-float* Windows::turned(const Workers& workers, uint64_t filters, uint64_t batch, float* from, uint64_t first,
+float* Windows::turned(const Workers& workers, uint64_t filters, const Strip& strip, float* from, uint64_t first,
                        uint64_t count, float* spare) const {
-  if (batch == 1) return from + first * pixels();
-  each_item(workers, count * batch, pixels(), [&](uint64_t each) {
-    std::copy_n(from + (each % batch * filters + first + each / batch) * pixels(), pixels(), spare + each * pixels());
+  const auto of = [&](uint64_t image, uint64_t filter) {
+    return from + ((strip.image + image) * filters + first + filter) * pixels() + strip.row * width_;
+  };
+  if (strip.images == 1 && strip.rows == height_) return of(0, 0);
+  const uint64_t windows = strip.rows * width_;
+  each_item(workers, count * strip.images, windows, [&](uint64_t each) {
+    std::copy_n(of(each % strip.images, each / strip.images), windows, spare + each * windows);
   });
   return spare;
 }
 
 // Adds up the columns of an image of one channel, whose rows are `pitch` floats apart.
-void Windows::plane(const Image& image, const float* columns, uint64_t pitch, float* to) const {
-  std::fill_n(to, image.size(), 0.0F);
+void Windows::plane(const Image& image, const float* columns, uint64_t pitch, const Strip& strip, float* to) const {
+  if (strip.row == 0) std::fill_n(to, image.size(), 0.0F);
   for (uint64_t tap = 0; tap < taps(); ++tap)
-    each_run(image, tap, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+    each_run(image, tap, strip, [&](uint64_t place, uint64_t pixel, uint64_t count) {
       const float* const added = columns + tap * pitch + place;
       if (columns_.stride == 1) {
         for (uint64_t k = 0; k < count; ++k) to[pixel + k] += added[k];
@@ -101,13 +108,14 @@ void Windows::plane(const Image& image, const float* columns, uint64_t pitch, fl
     });
 }
 
-void Windows::images(const Workers& workers, const Image& image, uint64_t channels, uint64_t batch,
-                     const float* columns, float* to) const {
+void Windows::images(const Workers& workers, const Image& image, uint64_t channels, const Strip& strip,
+                     const float* columns, uint64_t pitch, float* to) const {
   const Image one{1, image.height, image.width};
-  const uint64_t pitch = batch * pixels();
-  each_item(workers, channels * batch, one.size() + taps() * pixels(), [&](uint64_t each) {
+  const uint64_t windows = strip.rows * width_;
+  each_item(workers, channels * strip.images, one.size() + taps() * windows, [&](uint64_t each) {
     const uint64_t n = each / channels, channel = each % channels;
-    plane(one, columns + channel * taps() * pitch + n * pixels(), pitch, to + n * image.size() + channel * one.size());
+    plane(one, columns + channel * taps() * pitch + n * windows, pitch, strip,
+          to + (strip.image + n) * image.size() + channel * one.size());
   });
 }
 
@@ -116,5 +124,10 @@ bool Windows::are_pixels_of(const Image& image) const {
       taps() == 1 && rows_.stride == 1 && columns_.stride == 1 && rows_.begin == 0 && columns_.begin == 0;
   return plain && image.height == height_ && image.width == width_;
 }
+
+Strips::Strips(const NodeInfo& node, const Windows& windows)
+    : windows_(windows),
+      images_(std::max<uint64_t>(node.require_nonnegative("images"), 1)),
+      rows_(std::max<uint64_t>(node.require_nonnegative("rows"), 1)) {}
 
 }  // namespace poet

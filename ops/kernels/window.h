@@ -2,6 +2,8 @@
 // `begins`, the padding before the image, rows first.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/kernel.h"
 
 namespace poet {
@@ -36,6 +38,12 @@ struct Image {
   uint64_t size() const { return channels * height * width; }
 };
 
+// Neighbouring windows: all of some images, or some rows of one image.
+struct Strip {
+  uint64_t image, images;
+  uint64_t row, rows;
+};
+
 // Columns have a row for each channel and tap, and in it what the tap sees in each window; zero beside the image.
 class Windows {
  public:
@@ -46,29 +54,63 @@ class Windows {
   uint64_t width() const { return width_; }
   uint64_t pixels() const { return height_ * width_; }
 
-  // Writes `count` rows of the columns of images, from row `first` on, on all threads: in each row the images stand
-  // side by side.
-  void columns(const Workers& workers, const Image& image, uint64_t batch, const float* from, uint64_t first,
+  Strip whole(uint64_t batch) const { return {0, batch, 0, height_}; }
+  uint64_t samples(const Strip& strip) const { return strip.images * strip.rows * width_; }
+  uint64_t samples_before(const Strip& strip) const { return (strip.image * height_ + strip.row) * width_; }
+
+  // Writes `count` rows of a strip's columns, from row `first` on, on all threads: in each row the images stand side by
+  // side. `from`: the first of all images.
+  void columns(const Workers& workers, const Image& image, const Strip& strip, const float* from, uint64_t first,
                uint64_t count, float* to) const;
-  // Returns likewise rows of what is made of images, of which each has `filters` rows: those of one image where they
-  // are, those of several in `spare`, which else is not needed.
-  float* turned(const Workers& workers, uint64_t filters, uint64_t batch, float* from, uint64_t first, uint64_t count,
-                float* spare) const;
-  // Writes so many channels of each image, on all threads: for each pixel the sum of what the columns of these channels
-  // have for it, tap after tap; in their rows the images stand side by side.
-  void images(const Workers& workers, const Image& image, uint64_t channels, uint64_t batch, const float* columns,
-              float* to) const;
+  // Returns a strip of what is made of images, `from` on, and has `filters` rows for each: `count` of these rows, with
+  // the images side by side. They are those of one image where a strip has all of one, and else in `spare`.
+  float* turned(const Workers& workers, uint64_t filters, const Strip& strip, float* from, uint64_t first,
+                uint64_t count, float* spare) const;
+  // Adds to so many channels of each of a strip's images, on all threads: to each pixel what the columns of these
+  // channels have for it, tap after tap. An image's first strip begins with zeros. Rows of columns are `pitch` floats
+  // apart, in them the images stand side by side; `to`: the first of all images.
+  void images(const Workers& workers, const Image& image, uint64_t channels, const Strip& strip, const float* columns,
+              uint64_t pitch, float* to) const;
   // Whether each window is one pixel, and each pixel one window: columns are then the image.
   bool are_pixels_of(const Image& image) const;
 
  private:
-  void row(const Image& image, const float* from, uint64_t row, float* to) const;
-  void plane(const Image& image, const float* columns, uint64_t pitch, float* to) const;
+  void row(const Image& image, const float* from, uint64_t row, const Strip& strip, float* to) const;
+  void plane(const Image& image, const float* columns, uint64_t pitch, const Strip& strip, float* to) const;
   template <class Use>
-  void each_run(const Image& image, uint64_t row, Use&& use) const;
+  void each_run(const Image& image, uint64_t row, const Strip& strip, Use&& use) const;
 
   Axis rows_, columns_;
   uint64_t height_, width_;
+};
+
+// How many windows a node takes at a time: those of `images` images or, where it is one, `rows` rows of them.
+class Strips {
+ public:
+  Strips(const NodeInfo& node, const Windows& windows);  // throws Error
+
+  // The most windows that a strip of so many images has.
+  uint64_t most_samples(uint64_t batch) const { return windows_.samples({0, images(batch), 0, rows(batch)}); }
+  // Whether each strip is all of one image.
+  bool are_images(uint64_t batch) const { return images(batch) == 1 && rows(batch) == windows_.height(); }
+
+  // Calls use(strip) for each strip of the images, from the first on.
+  template <class Use>
+  void each(uint64_t batch, Use&& use) const {
+    const uint64_t height = windows_.height();
+    for (uint64_t image = 0; image < batch; image += images(batch))
+      for (uint64_t row = 0; row < height; row += rows(batch))
+        use(Strip{image, std::min(images(batch), batch - image), row, std::min(rows(batch), height - row)});
+  }
+
+ private:
+  uint64_t images(uint64_t batch) const { return std::min(images_, batch); }
+  uint64_t rows(uint64_t batch) const {
+    return images(batch) == 1 ? std::min(rows_, windows_.height()) : windows_.height();
+  }
+
+  const Windows& windows_;
+  const uint64_t images_, rows_;
 };
 
 }  // namespace poet

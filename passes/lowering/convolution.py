@@ -8,10 +8,9 @@ transposed. Three expansions make it; which is the quickest, and which needs the
     columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
     kernel   the convolution of X with dY as its kernel; for few input channels under a large kernel
 
-With the operator library one node does what `taps` and `columns` say: it makes as many rows of the columns at a time as
-there are channels, or all. An image of two dimensions is then neither padded nor turned.
-
-The data's half has a node of the library, too, which takes small images together, and adds up on all threads.
+With the operator library one node makes either half for images of two dimensions: of a strip of windows at a time, some
+rows of one image or several small images. So no image is padded or turned, and what a half takes beside its result is
+about as large as X, where all columns are as large as X for each tap.
 
 A depthwise convolution's gradients have operators of their own. Of the weight: the columns of one channel fit into a
 cache, those of all channels, which plain nodes need, do not. Of the data: the runtime's kernel runs on one thread.
@@ -33,7 +32,10 @@ from poet_onnx.passes.lowering.windows import Window, read_window
 _INTERLEAVED_NANOSECONDS = 1.05  # for each element of the weight: written by its tap's product, moved to its place
 _SLICED_NANOSECONDS = 0.2  # for each element of the columns, where every tap is sliced
 _COLUMN_NANOSECONDS = 0.7  # for each element of the columns, where a convolution makes them
-_WIDE_PIXELS = 256  # of dY that are worth reading the weight for: of smaller images, several are taken together
+_LEAST_WINDOWS, _MOST_WINDOWS = 256, 1024  # of a strip: enough for products of matrices, few enough for caches
+_LEAST_COLUMNS = 16  # that a product has of the weight, and a multiple of them: those of a vector, or several
+_LEAST_PRODUCT = 1 << 18  # floats that a part of the weight's columns may have: not so few that products are narrow
+_LEAST_FLOATS = 1 << 15  # of a strip's columns, even where X is smaller
 _KERNEL_CHANNELS, _KERNEL_TAPS = 4, 25  # most channels and fewest taps with which `kernel` is the quickest
 
 
@@ -63,6 +65,36 @@ class _Shapes:
         return (self.filters, self.channels // self.group, *self.window.kernel)
 
     @property
+    def depth(self) -> int:
+        """Return the columns' rows in a group."""
+        return self.channels // self.group * self.taps
+
+    @property
+    def strip(self) -> dict[str, int]:
+        """Return how many images the library's kernels take at a time or, of one image, how many rows of windows."""
+        height, width = self.pixels
+        wanted = min(max(self._floats // self.depth, _LEAST_WINDOWS), _MOST_WINDOWS)
+        if self.window.is_point or height * width <= wanted:
+            return {"images": _evenly(self.batch, -(-_LEAST_WINDOWS // (height * width))), "rows": height}
+        return {"images": 1, "rows": _evenly(height, max(1, wanted // width))}
+
+    @property
+    def columns(self) -> int:
+        """Return how many rows of a strip's columns the weight's kernel makes at a time."""
+        strip = self.strip
+        windows = strip["images"] * strip["rows"] * self.pixels[1]
+        filters = self.filters // self.group
+        most = max(min(self._floats // windows, max(self._floats, _LEAST_PRODUCT) // filters), _LEAST_COLUMNS)
+        if self.depth * windows <= max(self._floats, most * (windows + filters)):
+            return self.depth  # what they make needs no copy then
+        return math.ceil(_evenly(self.depth, most) / _LEAST_COLUMNS) * _LEAST_COLUMNS
+
+    @property
+    def _floats(self) -> int:
+        """Return what columns may take: as much as a group's channels."""
+        return max(self.batch * self.channels // self.group * math.prod(self.image), _LEAST_FLOATS)
+
+    @property
     def expansions(self) -> tuple[str, ...]:
         """Return the expansions that these sizes may take; a choice where there are several."""
         if self.window.is_point:
@@ -81,6 +113,12 @@ class _Shapes:
         columns = self.channels * self.taps * self.samples
         interleaved = _INTERLEAVED_NANOSECONDS * math.prod(self.weight) + _SLICED_NANOSECONDS * columns
         return "taps" if interleaved < _COLUMN_NANOSECONDS * columns else "columns"
+
+
+def _evenly(count: int, most: int) -> int:
+    """Return how many to take at a time: at most so many, and the last time about as many as before."""
+    times = -(-count // min(count, most))
+    return -(-count // times)
 
 
 def _conv(builder: LoweringBuilder) -> None:
@@ -134,8 +172,7 @@ def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
         attributes: dict[str, int | tuple[int, ...]] = {"image": sizes.image, **_window_attributes(window)}
         is_depthwise = _is_depthwise(builder, sizes) and sizes.filters == sizes.channels
         if not is_depthwise:
-            together = min(sizes.batch, -(-_WIDE_PIXELS // math.prod(sizes.pixels)))
-            attributes |= {"pixels": sizes.pixels, "group": sizes.group, "images": together}
+            attributes |= {"pixels": sizes.pixels, "group": sizes.group, **sizes.strip}
         operator = "DepthwiseDataGradient" if is_depthwise else "ConvDataGradient"
         return builder.op(operator, builder.input(0), builder.input(2), domain=POET_DOMAIN, **attributes)
     begins, ends, extra = window.transposed(sizes.image, sizes.pixels)
@@ -161,6 +198,18 @@ def _weight_gradient(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes
             x,
             domain=POET_DOMAIN,
             **_window_attributes(window),
+        )
+    if _has_kernel(builder, sizes):
+        return builder.op(
+            "ConvWeightGradient",
+            d_y,
+            x,
+            domain=POET_DOMAIN,
+            **_window_attributes(window),
+            pixels=sizes.pixels,
+            group=sizes.group,
+            **sizes.strip,
+            columns=sizes.columns,
         )
     write = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
     return write[builder.expansion or sizes.usual_expansion](builder, x, d_y, sizes)
@@ -188,8 +237,6 @@ def _filters_first(builder: LoweringBuilder, value: ir.Value, sizes: _Shapes, *,
 
 
 def _by_taps(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
-    if _has_kernel(builder, sizes):
-        return _in_one_node(builder, x, d_y, sizes, columns=sizes.channels // sizes.group)
     window, rank = sizes.window, len(sizes.image)
     if any((*window.begins, *window.ends)):
         x = builder.op("Pad", x, builder.ints(0, 0, *window.begins, 0, 0, *window.ends))
@@ -217,30 +264,14 @@ def _has_images(builder: LoweringBuilder, sizes: _Shapes) -> bool:
 
 
 def _has_kernel(builder: LoweringBuilder, sizes: _Shapes) -> bool:
-    """Return whether the operator library has a kernel for the weight's gradient; single pixels need no columns."""
-    return _has_images(builder, sizes) and not sizes.window.is_point
-
-
-def _in_one_node(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes, *, columns: int) -> ir.Value:
-    return builder.op(
-        "ConvWeightGradient",
-        d_y,
-        x,
-        domain=POET_DOMAIN,
-        **_window_attributes(sizes.window),
-        pixels=sizes.pixels,
-        group=sizes.group,
-        columns=columns,
-    )
+    """Return whether the operator library has a kernel for the weight's gradient: one image's pixels need none."""
+    return _has_images(builder, sizes) and not (sizes.window.is_point and sizes.batch == sizes.group == 1)
 
 
 def _by_columns(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
-    if _has_kernel(builder, sizes):
-        return _in_one_node(builder, x, d_y, sizes, columns=sizes.channels // sizes.group * sizes.taps)
     columns = _columns(builder, x, sizes)
     turned = _filters_first(builder, d_y, sizes, channels=sizes.filters)
-    depth = sizes.channels // sizes.group * sizes.taps
-    return builder.reshape(_group_products(builder, turned, columns, sizes, depth=depth), *sizes.weight)
+    return builder.reshape(_group_products(builder, turned, columns, sizes, depth=sizes.depth), *sizes.weight)
 
 
 def _group_products(builder: LoweringBuilder, d_y: ir.Value, x: ir.Value, sizes: _Shapes, *, depth: int) -> ir.Value:
@@ -312,4 +343,4 @@ def weight_expansions(builder: LoweringBuilder) -> tuple[str, ...]:
         return ()
     image, pixels = (1, 0) if builder.node.op_type == "ConvGrad" else (0, 1)
     sizes = _sizes(builder, builder.shape(image), builder.shape(pixels), builder.shape(2))
-    return () if _is_depthwise(builder, sizes) else sizes.expansions
+    return () if _is_depthwise(builder, sizes) or _has_kernel(builder, sizes) else sizes.expansions

@@ -28,7 +28,10 @@ TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64}
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution: the images' shape, how many filters, and how windows slide; padding may differ on each side."""
+    """A convolution: the images' shape, how many filters, and how windows slide; padding may differ on each side.
+
+    `images` and `rows` are how many windows its gradients take at a time.
+    """
 
     image: tuple[int, int, int, int]
     filters: int
@@ -37,6 +40,8 @@ class Case:
     dilations: tuple[int, int] = (1, 1)
     begins: tuple[int, int] = (1, 1)
     ends: tuple[int, int] = (1, 1)
+    images: int = 1
+    rows: int = 99
 
     @property
     def pixels(self) -> tuple[int, ...]:
@@ -69,6 +74,11 @@ class Case:
         return {"matrix": (self.filters, self.depth), "panel_rows": 128, "pixels": self.pixels, **self.windows}
 
     @property
+    def of_gradients(self) -> dict[str, object]:
+        """Return the same of one that makes gradients."""
+        return {**self.attributes, "images": self.images, "rows": self.rows}
+
+    @property
     def sliding(self) -> dict[str, object]:
         """Return those of ONNX's operators."""
         pads = [*self.begins, *self.ends]
@@ -77,12 +87,14 @@ class Case:
 
 CASES = [
     Case((1, 30, 4, 5), 300),
-    Case((2, 16, 7, 6), 200, kernel=(3, 2), strides=(2, 3), dilations=(1, 2), begins=(1, 0), ends=(0, 2)),
+    Case((2, 16, 7, 6), 200, kernel=(3, 2), strides=(2, 3), dilations=(1, 2), begins=(1, 0), ends=(0, 2), images=2),
     Case((1, 70, 3, 3), 256, kernel=(1, 1), begins=(0, 0), ends=(0, 0)),
-    Case((3, 40, 8, 8), 260, kernel=(1, 1), strides=(2, 2), begins=(0, 0), ends=(0, 0)),
+    Case((3, 40, 8, 8), 260, kernel=(1, 1), strides=(2, 2), begins=(0, 0), ends=(0, 0), images=2),
     Case((1, 6, 2, 2), 150, kernel=(5, 5), begins=(2, 2), ends=(2, 2)),
+    Case((1, 20, 7, 5), 200, rows=3),
+    Case((2, 20, 7, 5), 200, rows=2),
 ]
-"""Several panels, the last one narrow or not; one; more taps than pixels; windows that leave pixels out."""
+"""Several panels, the last one narrow or not; one; more taps than pixels; windows that leave pixels out; strips."""
 
 
 def run(node: NodeProto, arrays: Mapping[str, Array], outputs: Sequence[tuple[str, int]]) -> list[Array]:
@@ -116,9 +128,24 @@ def columns(case: Case, x: Array) -> Array:
 
 
 def gradient_of(case: Case, x: Array, d_y: Array) -> Array:
-    """Return the filters' gradient as a training graph makes it."""
-    turned = np.ascontiguousarray(d_y.transpose(1, 0, 2, 3)).reshape(case.filters, -1)
-    return whole("Gemm", {"a": turned, "b": columns(case, x)}, transB=1)
+    """Return the filters' gradient as a training graph makes it: of some windows after the others."""
+    made = np.zeros((case.filters, case.depth), np.float32)
+    step = min(case.rows, case.pixels[0]) if case.images == 1 else case.pixels[0]
+    for image, row in itertools.product(range(0, len(x), case.images), range(0, case.pixels[0], step)):
+        images, rows = slice(image, image + case.images), slice(row, row + step)
+        turned = d_y[images, :, rows].transpose(1, 0, 2, 3).reshape(case.filters, -1)
+        seen = columns(case, x[images]).reshape(case.depth, -1, *case.pixels)[:, :, rows].reshape(case.depth, -1)
+        given = {"a": np.ascontiguousarray(turned), "b": np.ascontiguousarray(seen)}
+        made = whole("Gemm", given | ({"c": made} if image or row else {}), transB=1)
+    return made
+
+
+def images_gradient_of(case: Case, filters: Array, d_y: Array) -> Array:
+    """Return the images' gradient as a training graph makes it."""
+    attributes = {"image": case.image[2:], "pixels": case.pixels, "group": 1, **case.windows}
+    strip = {"images": case.images, "rows": case.rows}
+    arrays = {"dy": d_y, "w": filters}
+    return run(poet_node("ConvDataGradient", ["dy", "w"], ["dx"], **attributes, **strip), arrays, [("dx", FLOAT)])[0]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -144,12 +171,15 @@ def test_gradients_are_the_whole_ones_and_update_as_they_do(tmp_path: Path, case
     store = held(tmp_path, arrays)
     operator = KINDS[kind].operator
     name = operator.replace("Update", "ConvStoredBackward")
-    node = poet_node(name, ["dy", "x", "rates", "h"], ["dx", "updated"], **case.attributes)
+    node = poet_node(name, ["dy", "x", "rates", "h"], ["dx", "updated"], **case.of_gradients)
     for step in (1, 2):
         x, d_y = numbers(*case.image) * step, numbers(case.image[0], case.filters, *case.pixels)
         rates = KINDS[kind].rates(step, 0.01, 0.5)
         filters = arrays["w"].reshape(case.filters, case.image[1], *case.kernel)
-        d_x = whole("ConvTranspose", {"dy": d_y, "w": filters}, **case.sliding, output_padding=case.extra)
+        d_x = images_gradient_of(case, filters, d_y)
+        if case.rows >= case.pixels[0]:  # then it is the runtime's own
+            whole_ones = whole("ConvTranspose", {"dy": d_y, "w": filters}, **case.sliding, output_padding=case.extra)
+            assert d_x.tobytes() == whole_ones.tobytes()
         kernels.update(operator, gradient_of(case, x, d_y), rates, arrays["w"], list(arrays.values())[1:])
         feeds = {"dy": d_y, "x": x, "rates": rates, "h": np.array([store.handle("w")])}
         found, updated = run(node, feeds, [("dx", FLOAT), ("updated", BOOL)])
@@ -178,7 +208,7 @@ def test_other_images_are_refused(tmp_path: Path) -> None:
     for name, entries in (("kernel", (0, 3)), ("strides", (1,)), ("begins", (-1, 0)), ("pixels", (4, 1 << 17))):
         with pytest.raises(RuntimeFailure, match=f"the attribute '{name}'"):
             forward({}, **{name: entries})
-    node = poet_node("ConvStoredBackwardSgd", ["dy", "x", "rates", "h"], ["dx", "u"], **case.attributes)
+    node = poet_node("ConvStoredBackwardSgd", ["dy", "x", "rates", "h"], ["dx", "u"], **case.of_gradients)
     with pytest.raises(RuntimeFailure, match=r"dY is of .* \[1,300,4,4\], but must be float and \[1,300,4,5\]"):
         run(node, {**feeds, "dy": numbers(1, 300, 4, 4)}, both)
     check_holds(store, {"w": numbers(case.filters, case.depth)})
@@ -198,9 +228,9 @@ def test_windows_that_see_nothing_of_the_image_make_zeros(tmp_path: Path) -> Non
 
 
 def compare(case: Case, product: int, **attributes: object) -> bool:
-    given = {"image": case.image, "ends": case.ends, "images": 1, "biased": 0}
+    given = {"image": case.image, "ends": case.ends, "biased": 0}
     node = poet_node(
-        "CompareConvolution", ["any"], ["same"], product=product, **{**case.attributes, **given, **attributes}
+        "CompareConvolution", ["any"], ["same"], product=product, **{**case.of_gradients, **given, **attributes}
     )
     return bool(run(node, {"any": np.zeros(1, np.float32)}, [("same", BOOL)])[0][0])
 
@@ -210,10 +240,12 @@ def test_panels_are_compared_with_whole_filters(case: Case) -> None:
     for product, biased in ((0, 0), (0, 1), (1, 0), (2, 0)):
         assert compare(case, product, biased=biased)
     assert not compare(case, 1, panel_rows=40)
-    assert compare(case, 1, images=2)
+    assert compare(case, 1, images=3)
 
 
-@pytest.mark.parametrize("case", [CASES[0], Case((2, 140, 4, 4), 300)])
+@pytest.mark.parametrize(
+    "case", [CASES[0], Case((2, 140, 4, 4), 300), Case((1, 140, 4, 4), 300, rows=2), Case((2, 140, 4, 4), 300, rows=2)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_convolutions_take_and_move_what_is_declared(tmp_path: Path, case: Case, kind: str) -> None:
     _, arrays = samples(kind, (case.filters, case.depth))
@@ -222,7 +254,7 @@ def test_convolutions_take_and_move_what_is_declared(tmp_path: Path, case: Case,
     given["dy"] = numbers(case.image[0], case.filters, *case.pixels)
     backward = KINDS[kind].operator.replace("Update", "ConvStoredBackward")
     for operator, names in (("ConvStored", ["x", "h"]), (backward, ["dy", "x", "rates", "h"])):
-        attributes = {**case.attributes, "biased": 0}
+        attributes = case.of_gradients if operator == backward else {**case.attributes, "biased": 0}
         outputs = [("y", FLOAT), ("updated", BOOL)][: 1 + (operator == backward)]
         node = poet_node(operator, names, [name for name, _ in outputs], **attributes)
         inputs = [(name, TYPES[given[name].dtype], list(given[name].shape)) for name in names]

@@ -138,13 +138,13 @@ CASES = {
         "ConvDataGradient",
         (floats(3, 2 * CHANNELS, 11, 23), floats(2 * CHANNELS, CHANNELS, 3, 5)),
         (FLOAT,),
-        {"image": [21, 23], **WINDOW, "pixels": [11, 23], "group": 1, "images": 2},
+        {"image": [21, 23], **WINDOW, "pixels": [11, 23], "group": 1, "images": 1, "rows": 4},
     ),
     "ConvWeightGradient": Case(
         "ConvWeightGradient",
         (floats(3, 2 * CHANNELS, 11, 23), floats(*IMAGES)),
         (FLOAT,),
-        {**WINDOW, "pixels": [11, 23], "group": 1, "columns": 31},
+        {**WINDOW, "pixels": [11, 23], "group": 1, "images": 2, "rows": 11, "columns": 31},
     ),
     "DepthwiseDataGradient": Case(
         "DepthwiseDataGradient",

@@ -15,8 +15,8 @@ HEADER = '<ir_version: 8, opset_import: ["" : 15, "poet" : 1]>'
 LOAD = "w = poet.LoadStored <dtype = 1, shape = [{filters}, 50, 2, 2]> (handle)"
 FORWARD = "y = Conv <kernel_shape = [2, 2], pads = [0, 0, 1, 1], strides = [1, 1]> (x, w, bias)"
 WAYS = "kernel = [2, 2], strides = [1, 1], dilations = [1, 1], begins = [0, 0], pixels = [3, 2], group = 1"
-SPREAD = f"dx = poet.ConvDataGradient <image = [3, 2], {WAYS}, images = 2> (dy, w)"
-GRADIENT = f"g = poet.ConvWeightGradient <{WAYS}, columns = 6> (dy, x)"
+SPREAD = f"dx = poet.ConvDataGradient <image = [3, 2], {WAYS}, images = 2, rows = 3> (dy, w)"
+GRADIENT = f"g = poet.ConvWeightGradient <{WAYS}, images = 2, rows = 3, columns = 6> (dy, x)"
 UPDATE = (
     "as_filters = Constant <value_ints = [600, 50, 2, 2]> () dw = Reshape (g, as_filters) "
     "done = poet.UpdateStoredAdam <offset = 0> (dw, rates, handle)"
@@ -74,6 +74,12 @@ def test_a_convolution_and_its_gradients_work_on_panels(batch: int) -> None:
             [0, 0],
             [3, 2],
         ]
+    assert [backward.attributes.get_int(name, 0) for name in ("images", "rows")] == [2, 3]
+
+
+def test_gradients_that_take_other_windows_at_a_time_are_no_layers() -> None:
+    found = used(graph(layer().replace("images = 2, rows = 3, columns", "images = 1, rows = 2, columns")))
+    assert "ConvWeightGradient" in [node.op_type for node in found]
 
 
 def test_what_is_compared_is_what_the_graph_computes() -> None:
@@ -81,10 +87,10 @@ def test_what_is_compared_is_what_the_graph_computes() -> None:
     used(graph(layer(), 2), keeps=lambda comparison: not compared.append(comparison))  # type: ignore[func-returns-value]
     assert compared == [
         ConvComparison(CONVOLUTION, (2, 50, 3, 2), 600, 128, WINDOWS, (1, 1), is_biased=True),
-        ConvComparison(IMAGE, (2, 50, 3, 2), 600, 128, WINDOWS, images=2),
-        ConvComparison(FILTERS, (2, 50, 3, 2), 600, 128, WINDOWS),
+        ConvComparison(IMAGE, (2, 50, 3, 2), 600, 128, WINDOWS, images=2, rows=3),
+        ConvComparison(FILTERS, (2, 50, 3, 2), 600, 128, WINDOWS, images=2, rows=3),
     ]
-    assert str(compared[1]).endswith("(strides 1x1, dilations 1x1, pads 0x0 and 0x0, 2 images together)")
+    assert str(compared[1]).endswith("(strides 1x1, dilations 1x1, pads 0x0 and 0x0, 2 images of 3 rows together)")
     assert str(compared[0]) == (
         "convolution of 2x50x3x2 with 600 filters of 2x2 in panels of 128 (strides 1x1, dilations 1x1, "
         "pads 0x0 and 1x1, with a bias)"

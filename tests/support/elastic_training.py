@@ -48,8 +48,9 @@ def write_two_convolutions(path: Path) -> Path:
     from torch import nn
 
     torch.manual_seed(0)
-    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
-    return _exported([*layers, nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(8 * 64, CLASSES)], path)
+    first, second = nn.Conv1d(3, 8, 3, padding=1), nn.Conv1d(8, 8, 3, padding=1)
+    layers = (nn.Flatten(2), first, nn.BatchNorm1d(8), nn.ReLU(), second, nn.ReLU())
+    return _exported([*layers, nn.AdaptiveAvgPool1d(64), nn.Flatten(), nn.Linear(8 * 64, CLASSES)], path)
 
 
 def _exported(layers: Sequence[nn.Module], path: Path) -> Path:

@@ -401,11 +401,12 @@ class Model:
         window = {"kernel": kernel, "strides": strides, "dilations": dilations, "begins": begins}
         self._add("DepthwiseWeightGradient", [gradient, x], [(FLOAT, (channels, 1, *kernel))], **window)
         made = [(FLOAT, (channels, channels, *kernel))]
+        strip = {"images": self._random.randint(1, 4), "rows": self._random.randint(1, 4)}
         sizes = {"pixels": (rows, columns), "group": self._random.randint(1, 3), "columns": self._random.randint(1, 9)}
-        self._add("ConvWeightGradient", [gradient, x], made, **window, **sizes)
+        self._add("ConvWeightGradient", [gradient, x], made, **window, **sizes, **strip)
         per_group, groups = self._random.randint(1, 3), self._random.choice((1, channels))
         image = tuple(self._random.randint(1, max(1, size)) for size in reach)  # no windows reach nothing
-        sizes = {"pixels": (rows, columns), "group": groups, "images": self._random.randint(1, 4)}
+        sizes = {"pixels": (rows, columns), "group": groups, **strip}
         weight, made = self._input(FLOAT, (filters, per_group, *kernel)), [(FLOAT, (n, per_group * groups, *image))]
         self._add("ConvDataGradient", [gradient, weight], made, image=image, **window, **sizes)
 

@@ -20,7 +20,7 @@ from poet_onnx.graph.operators.rules import FLOAT
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, Work
 from poet_onnx.graph.operators.updates import flag
-from poet_onnx.graph.operators.windows import PIXELS, WINDOW
+from poet_onnx.graph.operators.windows import PIXELS, STRIP, WINDOW, strips
 
 BACKWARD = "ConvStoredBackward"
 """What the names of operators begin with that use gradients of filters up; the optimizer follows."""
@@ -88,12 +88,18 @@ def room(call: Call) -> int:
 
 
 def room_for_gradients(call: Call) -> int:
-    """Return the same with what gradients need: as many columns, a piece of the filters' gradient, a panel's dY."""
+    """Return the same with what gradients need: as many columns, a piece of the filters' gradient, a panel's dY.
+
+    It is the dY of several images, or of a strip that is not all of one.
+    """
     filters, depth, _ = sizes(call)
     panel = call.integer("panel_rows", 1)
     windows, rows = _windows(call), piece_rows(filters, depth, panel)
-    turned = most_rows(filters, panel) * windows if call.input(0).shape[0] > 1 else 0
-    return room(call) + _ELEMENT_BYTES * (depth * (windows + rows) + turned)
+    is_one = call.input(0).shape[0] == 1
+    turned, _ = strips(call, call.input(0)) if is_one else (windows, 0)
+    if is_one and turned == windows:
+        turned = 0
+    return room(call) + _ELEMENT_BYTES * (depth * (windows + rows) + most_rows(filters, panel) * turned)
 
 
 def _windows(call: Call) -> int:
@@ -141,7 +147,7 @@ SPECS = [
         check=_gradients_fit,
         product=_multiplied_for_both,
         workspace=room_for_gradients,
-        attributes=(*PANELS, *_WINDOWS),
+        attributes=(*PANELS, *_WINDOWS, *STRIP),
     ),
     OpSpec(
         "CompareConvolution",
@@ -156,7 +162,7 @@ SPECS = [
                 Attribute("product", "INT", "The convolution, the gradient of its images or that of its filters."),
                 Attribute("image", "INTS", "Shape of the images."),
                 Attribute("ends", "INTS", "Padding behind the image."),
-                Attribute("images", "INT", "Of how many a whole gradient's columns are made at a time."),
+                *STRIP,
                 Attribute("biased", "INT", "Whether a bias is added."),
             ),
         ),

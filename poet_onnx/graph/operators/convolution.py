@@ -24,7 +24,7 @@ from poet_onnx.graph.operators.spec import (
     elements,
     family,
 )
-from poet_onnx.graph.operators.windows import PIXELS, WINDOW, follows_size, window_pixels
+from poet_onnx.graph.operators.windows import PIXELS, STRIP, WINDOW, follows_size, strips, window_pixels
 from poet_onnx.graph.training_graph import Tensor
 
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
@@ -192,45 +192,51 @@ def _weight_gradient_work(call: Call) -> Work:
     """
     d_y, weight = call.input(0), call.output(0)
     turned_bytes, columns_bytes, product_bytes = _weight_gradient_rooms(call)
+    _, times = strips(call, d_y)
     blocks = call.integer("group", 1) * -(-math.prod(weight.shape[1:]) // call.integer("columns", 1))
-    copied_bytes = turned_bytes + blocks * columns_bytes
-    moved_bytes = call.read_bytes + call.written_bytes + 2 * (copied_bytes + blocks * product_bytes)
+    copied_bytes = blocks * times * (turned_bytes + columns_bytes)
+    added_bytes = max(0, times - 1) * weight.size_bytes
+    moved_bytes = call.read_bytes + call.written_bytes + 2 * (copied_bytes + blocks * product_bytes + added_bytes)
     return Work(2 * elements(d_y) * math.prod(weight.shape[1:]), copied_bytes // 4, moved_bytes)
 
 
 def _weight_gradient_rooms(call: Call) -> tuple[int, int, int]:
-    """Return the bytes of dY with its images side by side, of columns, and of their product.
-
-    See ops/kernels/conv_weight.cpp.
-    """
+    """Return the bytes of a strip of dY, of its columns, and of some columns of dW: see ops/kernels/conv_weight.cpp."""
     d_y, weight = call.input(0), call.output(0)
     depth = math.prod(weight.shape[1:])
-    groups, columns = call.integer("group", 1), min(call.integer("columns", 1), depth)
-    samples = d_y.shape[0] * math.prod(d_y.shape[2:])
-    if not samples:
+    filters, columns = weight.shape[0] // call.integer("group", 1), min(call.integer("columns", 1), depth)
+    windows, _ = strips(call, d_y)
+    if not windows:
         return 0, 0, 0
-    turned = elements(d_y) if d_y.shape[0] > 1 else 0
-    product = weight.shape[0] // groups * columns if columns < depth else 0
-    return 4 * turned, 4 * columns * samples, 4 * product
+    are_images, is_direct = _copies_nothing(call, windows, call.input(1))
+    product = filters * columns if columns < depth else 0
+    return 4 * filters * windows * (not are_images), 4 * columns * windows * (not is_direct), 4 * product
+
+
+def _copies_nothing(call: Call, windows: int, image: Tensor) -> tuple[bool, bool]:
+    """Return whether strips are images, and whether their columns then are the image as well."""
+    pixels = call.input(0).shape[2:]
+    slides = any((*call.integers("begins"), *(size - 1 for name in _SLIDING for size in call.integers(name))))
+    are_images = windows == math.prod(pixels)
+    return are_images, are_images and not slides and image.shape[2:] == pixels
 
 
 def _data_gradient_work(call: Call) -> Work:
-    """Return the work of (dY, W) -> dX: what ConvTranspose does, and the copy of dY of several images."""
+    """Return the work of (dY, W) -> dX: what ConvTranspose does, and the copies of dY where it has some."""
     turned_bytes, columns_bytes = _data_gradient_rooms(call)
-    times = call.integer("group", 1) * -(-call.input(0).shape[0] // call.integer("images", 1))
-    copied_bytes = turned_bytes + times * columns_bytes
+    _, times = strips(call, call.input(0))
+    copied_bytes = times * (turned_bytes + call.integer("group", 1) * columns_bytes)
     moved_bytes = call.read_bytes + call.written_bytes + 2 * copied_bytes
     return Work(_conv_transpose_flops(call), copied_bytes // 4, moved_bytes)
 
 
 def _data_gradient_rooms(call: Call) -> tuple[int, int]:
-    """Return the bytes of some images' dY side by side and of their columns: see ops/kernels/conv_data.cpp."""
-    d_y, d_x = call.input(0), call.output(0)
-    images, pixels = min(call.integer("images", 1), d_y.shape[0]), math.prod(d_y.shape[2:])
-    turned = elements(d_y) // d_y.shape[0] * images if images > 1 else 0
-    slides = any((*call.integers("begins"), *(size - 1 for name in _SLIDING for size in call.integers(name))))
-    is_direct = images <= 1 and not slides and d_x.shape[2:] == d_y.shape[2:]
-    return 4 * turned, 0 if is_direct else 4 * math.prod(call.input(1).shape[1:]) * images * pixels
+    """Return the bytes of a strip of dY and of its columns: see ops/kernels/conv_data.cpp."""
+    d_y = call.input(0)
+    windows, _ = strips(call, d_y)
+    are_images, is_direct = _copies_nothing(call, windows, call.output(0))
+    turned = 0 if are_images else d_y.shape[1] * windows
+    return 4 * turned, 0 if is_direct else 4 * math.prod(call.input(1).shape[1:]) * windows
 
 
 def _depthwise_rooms(call: Call) -> int:
@@ -286,7 +292,7 @@ SPECS = [
                 *WINDOW,
                 PIXELS,
                 Attribute("group", "INT", "Groups of channels and filters."),
-                Attribute("images", "INT", "Images whose columns are made at once."),
+                *STRIP,
             ),
         ),
     ),
@@ -303,6 +309,7 @@ SPECS = [
                 *WINDOW,
                 PIXELS,
                 Attribute("group", "INT", "Groups of channels and filters."),
+                *STRIP,
                 Attribute("columns", "INT", "Rows of a group's columns that are made at once."),
             ),
         ),

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
-from poet_onnx.graph.operators.spec import Attribute
+from poet_onnx.graph.operators.spec import Attribute, Call, elements
+from poet_onnx.graph.training_graph import Tensor
 
 WINDOW = (
     Attribute("kernel", "INTS", "Taps, rows first."),
@@ -18,6 +19,22 @@ WINDOW = (
 
 PIXELS = Attribute("pixels", "INTS", "Windows.")
 """Of one that is told how many places its window has, too, rows first."""
+
+STRIP = (
+    Attribute("images", "INT", "Images whose windows are taken at a time."),
+    Attribute("rows", "INT", "Rows of windows that are taken at a time where it is one image."),
+)
+"""Of one that takes a strip of its windows at a time."""
+
+
+def strips(call: Call, d_y: Tensor) -> tuple[int, int]:
+    """Return how many windows a kernel takes at a time, and how many times: see ops/kernels/window.h."""
+    batch, (height, width) = d_y.shape[0], d_y.shape[2:]
+    if not elements(d_y):
+        return 0, 0
+    images = min(call.integer("images", 1), batch)
+    rows = min(call.integer("rows", 1), height) if images == 1 else height
+    return images * rows * width, -(-batch // images) * -(-height // rows)
 
 
 def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:

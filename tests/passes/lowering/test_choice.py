@@ -64,8 +64,8 @@ def test_devices_choose_what_is_quick_on_them(tmp_path: Path) -> None:
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a training graph whose largest value are the columns of a weight's gradient."""
     folder = tmp_path_factory.mktemp("wide")
-    layers = (nn.Conv2d(32, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
-    recipe = Recipe(lambda: nn.Sequential(*layers), lambda batch: {"input": torch.randn(batch, 32, 32, 32)})
+    layers = (nn.Conv1d(32, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 10))
+    recipe = Recipe(lambda: nn.Sequential(*layers), lambda batch: {"input": torch.randn(batch, 32, 1024)})
     with quiet():
         export(recipe, folder)
     return folder / "training_model.onnx"
@@ -75,7 +75,7 @@ def test_a_small_budget_takes_expansions_that_need_less(wide: Path) -> None:
     """The plan says which, and whoever carries it out or verifies it lowers the graph in the same way."""
     options: dict[str, Any] = {"device": "host", "target": "stock", "split": False}
     plenty = poet_onnx.rewrite(wide, activation_budget="100%", **options)
-    scarce = poet_onnx.rewrite(wide, activation_budget="50%", **options)
+    scarce = poet_onnx.rewrite(wide, activation_budget="60%", **options)
     assert (plenty.plan.expansions, scarce.plan.expansions) == ("c", "t")
     assert scarce.rewritten.transient_peak_bytes <= (scarce.budget_bytes or 0)
     shipped = serialization.to_json(scarce.plan, scarce.graph)
@@ -97,12 +97,12 @@ def test_a_lowered_graph_is_planned_with_its_own_measured_costs(wide: Path, tmp_
     measured = measure(wide, load_device("host"), page_dir=tmp_path, repetitions=2, warmup=1, target="stock")
     options: dict[str, Any] = {"device": "host", "target": "stock", "split": False}
     plenty = poet_onnx.rewrite(wide, activation_budget="100%", costs=measured, **options)
-    scarce = poet_onnx.rewrite(wide, activation_budget="50%", costs=measured, **options)
+    scarce = poet_onnx.rewrite(wide, activation_budget="60%", costs=measured, **options)
     assert (plenty.plan.expansions, scarce.plan.expansions) == ("c", "t")
     for planned in (plenty, scarce):
         assert all(cost.measured for cost in planned.costs.nodes.values())
     carried = poet_onnx.rewrite(wide, plan=scarce.plan, costs=measured, **options)
     assert (carried.original, carried.rewritten) == (scarce.original, scarce.rewritten)
     older = measured.model_copy(update={"variants": {}})
-    modelled = poet_onnx.rewrite(wide, activation_budget="50%", costs=older, **options)
+    modelled = poet_onnx.rewrite(wide, activation_budget="60%", costs=older, **options)
     assert {cost.measured for cost in modelled.costs.nodes.values()} == {True, False}

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from ops_models import FLOAT, make_model, poet_node
 
 from poet_onnx.runtime import count_allocations, session_options
@@ -20,8 +21,8 @@ X, C = (2, 6, 5, 4), (6,)
 ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
 ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "ConvWeightGradient": {**WINDOW, "pixels": [5, 4], "group": 2, "columns": 7},
-    "ConvDataGradient": {"image": [5, 4], **WINDOW, "pixels": [5, 4], "group": 2, "images": 2},
+    "ConvWeightGradient": {**WINDOW, "pixels": [5, 4], "group": 2, "images": 1, "rows": 2, "columns": 7},
+    "ConvDataGradient": {"image": [5, 4], **WINDOW, "pixels": [5, 4], "group": 2, "images": 2, "rows": 5},
     "DepthwiseDataGradient": {"image": [5, 4], **WINDOW},
     "DepthwiseWeightGradient": WINDOW,
     "GatedActivate": {"activation": 0},
@@ -211,13 +212,15 @@ def test_an_inputs_gradient_has_the_bits_of_the_runtimes(
     channels, pixels = 5, (7, 11)
     image = [(p - 1) * stride + (k - 1) * dilation + 1 - begin for p, k in zip(pixels, kernel, strict=True)]
     window = {"kernel": kernel, "strides": [stride] * 2, "dilations": [dilation] * 2, "begins": [begin] * 2}
-    check_against_the_runtime("DepthwiseDataGradient", (2, channels, *pixels), (channels, 1, *kernel), image, **window)
+    given = (2, channels, *pixels), (channels, 1, *kernel), image
+    expected, found = images_gradients("DepthwiseDataGradient", *given, **window)
+    assert found.tobytes() == expected.tobytes()
 
 
-def check_against_the_runtime(
+def images_gradients(
     op_type: str, d_y: tuple[int, ...], weight: tuple[int, ...], image: Sequence[int], **attributes: Any
-) -> None:
-    """Check that images' gradients have the bits of ONNX Runtime's ConvTranspose."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return images' gradients of ONNX Runtime's ConvTranspose, and of an operator of ours."""
     begins, strides, dilations = (attributes[name] for name in ("begins", "strides", "dilations"))
     groups = attributes.get("group", weight[0])
     reached = [
@@ -241,7 +244,7 @@ def check_against_the_runtime(
     random = np.random.default_rng(5)
     feeds = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     expected, found = running.run(None, feeds)
-    assert found.tobytes() == expected.tobytes()
+    return expected, found
 
 
 @pytest.mark.parametrize("images", [1, 2, 5])
@@ -260,7 +263,10 @@ def check_against_the_runtime(
 def test_images_gradients_have_the_bits_of_the_runtimes(
     images: int, weight: tuple[int, ...], image: tuple[int, int], sliding: dict[str, int]
 ) -> None:
-    """However many images are taken together: also where some are left, and where windows do not reach the end."""
+    """However many images are taken together: also where some are left, and where windows do not reach the end.
+
+    An image that is cut into rows of windows has other bits where two strips add to a pixel.
+    """
     stride, dilation, begin = sliding.get("stride", 1), sliding.get("dilation", 1), sliding.get("begin", 0)
     pixels = [
         (size + 2 * begin - dilation * (taps - 1) - 1) // stride + 1
@@ -268,7 +274,49 @@ def test_images_gradients_have_the_bits_of_the_runtimes(
     ]
     window = {"kernel": weight[2:], "strides": [stride] * 2, "dilations": [dilation] * 2, "begins": [begin] * 2}
     more = {"pixels": pixels, "group": sliding.get("group", 1), "images": images}
-    check_against_the_runtime("ConvDataGradient", (3, weight[0], *pixels), weight, image, **window, **more)
+    given = (3, weight[0], *pixels), weight, image
+    expected, found = images_gradients("ConvDataGradient", *given, **window, **more, rows=pixels[0])
+    assert found.tobytes() == expected.tobytes()
+    for rows in (1, 2):
+        expected, found = images_gradients("ConvDataGradient", *given, **window, **more, rows=rows)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("strip", [(1, 1), (1, 2), (1, 9), (2, 3), (3, 9)])
+@pytest.mark.parametrize("columns", [1, 16, 100])
+@pytest.mark.parametrize(
+    ("filters", "kernel", "sliding"),
+    [
+        (6, (3, 2), {"stride": 2, "begin": 1}),
+        (4, (3, 3), {"group": 2, "dilation": 2, "begin": 2}),
+        (5, (1, 1), {}),
+        (6, (1, 1), {"group": 2}),
+        (8, (1, 1), {"stride": 2}),
+    ],
+)
+def test_filters_gradients_are_torchs(
+    strip: tuple[int, int], columns: int, filters: int, kernel: tuple[int, int], sliding: dict[str, int]
+) -> None:
+    """Whichever windows are taken at a time, and whichever columns."""
+    stride, dilation, begin = sliding.get("stride", 1), sliding.get("dilation", 1), sliding.get("begin", 0)
+    group = sliding.get("group", 1)
+    random = torch.Generator().manual_seed(3)
+    x = torch.randn(3, 4, 9, 8, generator=random)
+    shape = (filters, 4 // group, *kernel)
+    weight = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    y = torch.nn.functional.conv2d(x.double(), weight, None, stride, begin, dilation, group)
+    d_y = torch.randn(y.shape, generator=random)
+    y.backward(d_y.double())
+    assert weight.grad is not None
+    window = {"kernel": kernel, "strides": [stride] * 2, "dilations": [dilation] * 2, "begins": [begin] * 2}
+    more = {"pixels": y.shape[2:], "group": group, "columns": columns}
+    more |= dict(zip(("images", "rows"), strip, strict=True))
+    named = [("dy", FLOAT, list(d_y.shape)), ("x", FLOAT, list(x.shape))]
+    node = poet_node("ConvWeightGradient", ["dy", "x"], ["dw"], **window, **more)
+    running = onnxruntime.InferenceSession(make_model([node], named, [("dw", FLOAT, shape)]), session_options())
+    (found,) = running.run(None, {"dy": d_y.numpy(), "x": x.numpy()})
+    expected = weight.grad.numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * float(np.abs(expected).max()))
 
 
 def test_an_empty_batch_has_no_gradient() -> None:

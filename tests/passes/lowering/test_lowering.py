@@ -102,10 +102,17 @@ def test_every_expansion_computes_the_same(case: Case) -> None:
 
 
 def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
+    point = next(case for case in WEIGHT_GRADIENTS if "-1x1" in case.name)
     with pytest.raises(InputError, match="another lowering"):
-        lowered(next(case for case in WEIGHT_GRADIENTS if "-1x1" in case.name), expansions="t")
+        lowered(point, kernels=False, expansions="t")
     grouped = [case for case in WEIGHT_GRADIENTS if "4to6" in case.name and "-group2" in case.name]
-    assert [lowered(case, expansions="t") for case in grouped]
+    assert [lowered(case, kernels=False, expansions="t") for case in grouped]
+
+
+def test_images_of_two_dimensions_have_one_kernel() -> None:
+    grouped = next(case for case in WEIGHT_GRADIENTS if "4to6" in case.name and "-group2" in case.name)
+    with pytest.raises(InputError, match="another lowering"):
+        lowered(grouped, expansions="t")
 
 
 def test_the_library_has_kernels_for_these() -> None:

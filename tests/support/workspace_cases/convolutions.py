@@ -7,6 +7,8 @@ from typing import Any
 from workspace_case import MS, Case
 
 X = (2, 6, 9, 8)
+WINDOW = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2], "pixels": [5, 8]}
+POINT = {"kernel": [1, 1], "strides": [1, 1], "dilations": [1, 1], "begins": [0, 0], "pixels": [5, 8]}
 
 
 def conv_shapes(
@@ -90,38 +92,37 @@ def depthwise_cases() -> list[Case]:
 
 
 def weight_gradient_cases() -> list[Case]:
-    """Return gradients of filters, whose kernel takes some columns, their product, and dY turned."""
-    window = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2], "pixels": [5, 8]}
+    """Return gradients of filters, whose kernel takes some columns, their product, and dY of some windows."""
     return [
         Case(
             "ConvWeightGradient",
-            ((batch, 12, 5, 8), (batch, 6, 9, 8)),
-            ((12, 6 // group, 3, 5),),
-            {**window, "group": group, "columns": columns},
+            ((batch, 12, 5, 8), (batch, 6, *image)),
+            ((12, 6 // group, *sliding["kernel"]),),
+            {**sliding, "group": group, "images": images, "rows": rows, "columns": columns},
             "poet",
         )
-        for batch in (1, 2)
+        for sliding, image in ((WINDOW, [9, 8]), (POINT, [5, 8]))
+        for batch in (1, 3)
         for group in (1, 2)
+        for images, rows in ((1, 2), (1, 5), (2, 2))
         for columns in (1, 7, 90)
     ]
 
 
 def data_gradient_cases() -> list[Case]:
-    """Return gradients of images, whose kernel takes the columns of some, and their dY turned."""
-    window = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2], "pixels": [5, 8]}
-    point = {"kernel": [1, 1], "strides": [1, 1], "dilations": [1, 1], "begins": [0, 0], "pixels": [5, 8]}
+    """Return gradients of images, whose kernel takes the columns of some windows, and their dY."""
     return [
         Case(
             "ConvDataGradient",
             ((batch, 12, 5, 8), (12, 6 // group, *sliding["kernel"])),
             ((batch, 6, *image),),
-            {**sliding, "image": image, "group": group, "images": images},
+            {**sliding, "image": image, "group": group, "images": images, "rows": rows},
             "poet",
         )
-        for sliding, image in ((window, [9, 8]), (point, [5, 8]))
+        for sliding, image in ((WINDOW, [9, 8]), (POINT, [5, 8]))
         for batch in (1, 3)
         for group in (1, 2)
-        for images in (1, 2, 4)
+        for images, rows in ((1, 2), (1, 5), (2, 2), (4, 5))
     ]
 
 
