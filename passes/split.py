@@ -24,7 +24,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.sgemm import terms_at_once
+from poet_onnx.graph.operators.windows import strips
 from poet_onnx.passes.node_builder import initializer
 
 _MOST_PARTS = 512
@@ -165,17 +166,10 @@ def _products(gradient: _Gradient) -> list[tuple[int, int]]:
         return [(depth, math.prod(first[2:]))]  # an image after the other
     if maker.op_type == "ConvWeightGradient":  # some rows of columns after the others, of a strip after the other
         most = min(max(maker.attributes.get_int("columns", 1), 1), depth)
-        return [(width, terms) for width in {most, depth % most} if width for terms in _strips(maker, first)]
+        images, rows = (maker.attributes.get_int(name, 1) for name in ("images", "rows"))
+        return [(width, terms) for width in {most, depth % most} if width for terms in set(strips(first, images, rows))]
     made, is_turned = _shape(maker.outputs[0]), bool(maker.attributes.get_int("transA", 0))
     return [(made[0] if gradient.transposed else made[1], first[0] if is_turned else first[1])]
-
-
-def _strips(maker: ir.Node, d_y: Sequence[int]) -> set[int]:
-    """Return how many windows the strips have that a kernel takes (ops/kernels/window.h)."""
-    batch, (height, width) = d_y[0], d_y[2:]
-    images = min(maker.attributes.get_int("images", 1), batch)
-    rows = min(maker.attributes.get_int("rows", 1), height) if images == 1 else height
-    return {size * width for size in (images * rows, batch % images * height, height % rows) if size}
 
 
 def _rows_of_gather(maker: ir.Node) -> list[ir.Value | None]:

@@ -49,10 +49,10 @@ class CompareConvolution final : public Kernel {
         convolved_(node, filters_),
         spread_(node, filters_),
         weight_(node, filters_) {
-    const std::vector<int64_t> kernel = node.require_ints("kernel");
-    if (given_.rank() != 4 || kernel.size() != 2 || panels().columns() != image().channels * filters_.windows.taps())
+    if (given_.rank() != 2 + filters_.windows.dimensions() ||
+        panels().columns() != image().channels * filters_.windows.taps())
       throw Error("images of shape " + to_string(given_) + " and such filters make no convolution");
-    whole_shape_ = Floats::of(nullptr, panels().rows(), image().channels, kernel[0], kernel[1]).shape;
+    whole_shape_ = joined(panels().rows(), image().channels, filters_.windows.kernel());
   }
 
   void compute(Context& context) override {
@@ -69,7 +69,7 @@ class CompareConvolution final : public Kernel {
 
   const Panels& panels() const { return filters_.panels; }
   uint64_t batch() const { return size(0); }
-  Image image() const { return {size(1), size(2), size(3)}; }
+  Image image() const { return filters_.windows.image(size(1), given_, 2); }
   uint64_t size(size_t axis) const { return static_cast<uint64_t>(given_.data()[axis]); }
   uint64_t columns() const { return panels().columns() * filters_.windows.pixels(); }  // of an image
 
@@ -92,7 +92,7 @@ class CompareConvolution final : public Kernel {
     const Numbers x = numbers(batch() * image().size(), kImages);
     Numbers looked(batch() * columns());
     for (uint64_t n = 0; n < batch(); ++n)
-      filters_.windows.columns(context.workers(), image(), {n, 1, 0, filters_.windows.height()}, x.data(), 0,
+      filters_.windows.columns(context.workers(), image(), {n, 1, 0, filters_.windows.rows()}, x.data(), 0,
                                panels().columns(), looked.data() + n * columns());
     panels().each([&](Panel panel) {
       draw(panel, matrix.data());

@@ -1,8 +1,8 @@
-// The images' gradient of a convolution over images of two dimensions.
+// The images' gradient of a convolution over images of one to three dimensions.
 //
 //   ConvDataGradient(dY, W) -> dX
-//       dY is [batch, filters, rows, columns], W [filters, channels / group, kernel] and dX [batch, channels, `image`],
-//       all float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows slide, `images` and `rows`
+//       dY is [batch, filters, windows], W [filters, channels / group, kernel] and dX [batch, channels, `image`], all
+//       float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows slide, `images` and `rows`
 //       how many are taken at a time (window.h).
 //
 // In a group the columns of dX are the product of the transposed filters and dY, and each pixel the sum of what columns
@@ -23,8 +23,7 @@ class ConvDataGradient final : public Kernel {
  public:
   explicit ConvDataGradient(const NodeInfo& node)
       : windows_(node),
-        kernel_(node.require_shape("kernel")),
-        image_(require_image(node)),
+        image_(require_image(node, windows_.dimensions())),
         groups_(std::max<uint64_t>(node.require_nonnegative("group"), 1)),
         strips_(node, windows_),
         product_(node, RuntimeProduct::Operator::kGemm, true, false, false) {}
@@ -33,8 +32,7 @@ class ConvDataGradient final : public Kernel {
     const Tensor gradient = context.input(0), weight = context.input(1);
     const Sizes sizes = read(gradient, weight);
     const Image& image = sizes.image;
-    auto* const d_x =
-        static_cast<float*>(context.output(0, Shape::of(sizes.batch, image.channels, image.height, image.width)));
+    auto* const d_x = static_cast<float*>(context.output(0, joined(sizes.batch, image.channels, image_)));
     if (sizes.batch == 0 || image.channels == 0) return;
     if (sizes.filters == 0) {
       std::fill_n(d_x, sizes.batch * image.size(), 0.0F);
@@ -53,7 +51,7 @@ class ConvDataGradient final : public Kernel {
       float* const rows = windows_.turned(context.workers(), filters, strip, d_y, 0, filters, room.floats());
       for (uint64_t group = 0; group < groups_; ++group) {
         const uint64_t filter = group * sizes.filters;  // first of the group
-        float* const to = d_x + group * channels * image.height * image.width;
+        float* const to = d_x + group * channels * image.pixels();
         float* const columns = is_direct ? to + strip.image * image.size() : room.floats() + turned;
         product_.run(context, Floats::of(static_cast<float*>(weight.data) + filter * depth, sizes.filters, depth),
                      Floats::of(rows + filter * seen, sizes.filters, seen), nullptr, Floats::of(columns, depth, seen));
@@ -72,21 +70,18 @@ class ConvDataGradient final : public Kernel {
     const Shape& given = d_y.layout.shape;
     const Shape& filters = weight.layout.shape;
     const auto size = [](const Shape& shape, size_t axis) { return static_cast<uint64_t>(shape.data()[axis]); };
-    const bool four = given.rank() == 4 && filters.rank() == 4 && kernel_.rank() == 2;
-    if (!four || d_y.layout.dtype != kFloat || weight.layout.dtype != kFloat || size(given, 1) != size(filters, 0) ||
-        size(given, 1) % groups_ != 0 || filters.data()[2] != kernel_.data()[0] ||
-        filters.data()[3] != kernel_.data()[1] || size(given, 2) != windows_.height() ||
-        size(given, 3) != windows_.width())
+    const Shape& kernel = windows_.kernel();
+    const bool is_kernel =
+        filters.rank() == given.rank() && std::equal(kernel.data(), kernel.data() + kernel.rank(), filters.data() + 2);
+    if (!windows_.are_those_of(given) || !is_kernel || d_y.layout.dtype != kFloat || weight.layout.dtype != kFloat ||
+        size(given, 1) != size(filters, 0) || size(given, 1) % groups_ != 0)
       throw Error("a gradient of shape " + to_string(given) + " and filters of shape " + to_string(filters) +
                   " are no convolution's of " + std::to_string(groups_) + " groups, or not of float");
-    return {
-        size(given, 0),
-        size(given, 1) / groups_,
-        {size(filters, 1) * groups_, static_cast<uint64_t>(image_.data()[0]), static_cast<uint64_t>(image_.data()[1])}};
+    return {size(given, 0), size(given, 1) / groups_, windows_.image(size(filters, 1) * groups_, image_, 0)};
   }
 
   const Windows windows_;
-  const Shape kernel_, image_;
+  const Shape image_;
   const uint64_t groups_;
   const Strips strips_;
   const RuntimeProduct product_;

@@ -36,7 +36,7 @@ class ConvStored final : public Kernel {
     float* const matrix = memory.floats();
     float* const seen = matrix + panels.most_rows() * panels.columns();
     for (uint64_t n = 0; n < batch; ++n)
-      filters_.windows.columns(context.workers(), image, {n, 1, 0, filters_.windows.height()}, floats(x), 0,
+      filters_.windows.columns(context.workers(), image, {n, 1, 0, filters_.windows.rows()}, floats(x), 0,
                                panels.columns(), seen + n * columns);
     panels.each([&](Panel panel) {
       stored.read(panel, matrix);

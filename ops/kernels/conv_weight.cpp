@@ -1,10 +1,9 @@
-// The filters' gradient of a convolution of images of two dimensions.
+// The filters' gradient of a convolution of images of one to three dimensions.
 //
 //   ConvWeightGradient(dY, X) -> dW
-//       X is [batch, channels, height, width], dY [batch, filters, rows, columns] and dW
-//       [filters, channels / group, kernel], all float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how
-//       windows slide, `images` and `rows` how many are taken at a time (window.h); `columns` is how many rows of their
-//       columns are made at a time.
+//       X is [batch, channels, image], dY [batch, filters, windows] and dW [filters, channels / group, kernel], all
+//       float. `kernel`, `strides`, `dilations`, `begins` and `pixels` say how windows slide, `images` and `rows` how
+//       many are taken at a time (window.h); `columns` is how many rows of their columns are made at a time.
 //
 // In a group dW is the product of dY, a row for each filter, and the transposed columns of X. Columns of all windows
 // take as much as X for each tap. So the runtime's own Gemm makes it for a few windows after the others, and adds up;
@@ -24,7 +23,6 @@ class ConvWeightGradient final : public Kernel {
  public:
   explicit ConvWeightGradient(const NodeInfo& node)
       : windows_(node),
-        kernel_(node.require_shape("kernel")),
         groups_(std::max<uint64_t>(node.require_nonnegative("group"), 1)),
         at_once_(std::max<uint64_t>(node.require_nonnegative("columns"), 1)),
         strips_(node, windows_),
@@ -84,22 +82,17 @@ class ConvWeightGradient final : public Kernel {
     const Shape& given = d_y.layout.shape;
     const Shape& image = x.layout.shape;
     const auto size = [](const Shape& shape, size_t axis) { return static_cast<uint64_t>(shape.data()[axis]); };
-    const bool four = given.rank() == 4 && image.rank() == 4 && kernel_.rank() == 2;
-    if (!four || d_y.layout.dtype != kFloat || x.layout.dtype != kFloat || size(given, 0) != size(image, 0) ||
-        size(given, 1) % groups_ != 0 || size(image, 1) % groups_ != 0 || size(given, 2) != windows_.height() ||
-        size(given, 3) != windows_.width())
+    if (!windows_.are_those_of(given) || image.rank() != given.rank() || d_y.layout.dtype != kFloat ||
+        x.layout.dtype != kFloat || size(given, 0) != size(image, 0) || size(given, 1) % groups_ != 0 ||
+        size(image, 1) % groups_ != 0)
       throw Error("a gradient of shape " + to_string(given) + " and images of shape " + to_string(image) +
                   " are no convolution's of " + std::to_string(groups_) + " groups, or not of float");
     const uint64_t filters = size(given, 1), channels = size(image, 1) / groups_;
-    return {size(image, 0),
-            filters / groups_,
-            channels,
-            {size(image, 1), size(image, 2), size(image, 3)},
-            Floats::of(nullptr, filters, channels, kernel_.data()[0], kernel_.data()[1]).shape};
+    return {size(image, 0), filters / groups_, channels, windows_.image(size(image, 1), image, 2),
+            joined(filters, channels, windows_.kernel())};
   }
 
   const Windows windows_;
-  const Shape kernel_;
   const uint64_t groups_, at_once_;
   const Strips strips_;
   const RuntimeProduct first_, next_;

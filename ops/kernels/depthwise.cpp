@@ -172,7 +172,7 @@ class Planes {
 class DepthwiseWeightGradient final : public Kernel {
  public:
   explicit DepthwiseWeightGradient(const NodeInfo& node)
-      : rows_(read_axis(node, 0)), columns_(read_axis(node, 1)), threads_(node.threads()) {}
+      : rows_(read_axis(node, 0, 2)), columns_(read_axis(node, 1, 2)), threads_(node.threads()) {}
 
   void compute(Context& context) override {
     const Tensor gradient = context.input(0);

@@ -52,7 +52,7 @@ POET_WIDE void spread(float* d_x, const float* d_y, const float* weights, const 
 class DepthwiseDataGradient final : public Kernel {
  public:
   explicit DepthwiseDataGradient(const NodeInfo& node)
-      : rows_(read_axis(node, 0)), columns_(read_axis(node, 1)), image_(require_image(node)) {}
+      : rows_(read_axis(node, 0, 2)), columns_(read_axis(node, 1, 2)), image_(require_image(node, 2)) {}
 
   void compute(Context& context) override {
     const Tensor gradient = context.input(0), weight = context.input(1);

@@ -5,16 +5,15 @@ namespace poet {
 Filters::Batch Filters::batch(const Tensor& x) const {
   const Shape& shape = x.layout.shape;
   const auto size = [&](size_t axis) { return static_cast<uint64_t>(shape.data()[axis]); };
-  if (x.layout.dtype != kFloat || shape.rank() != 4 || size(1) * windows.taps() != panels.columns())
+  if (x.layout.dtype != kFloat || shape.rank() != 2 + windows.dimensions() ||
+      size(1) * windows.taps() != panels.columns())
     throw Error("x is of element type " + std::to_string(x.layout.dtype) + " and shape " + to_string(shape) +
                 ", but must be float, and filters have " + std::to_string(panels.columns()) + " numbers for " +
                 std::to_string(windows.taps()) + " taps");
-  return {size(0), {size(1), size(2), size(3)}};
+  return {size(0), windows.image(size(1), shape, 2)};
 }
 
-Shape Filters::made_shape(uint64_t batch) const {
-  return Floats::of(nullptr, batch, panels.rows(), windows.height(), windows.width()).shape;
-}
+Shape Filters::made_shape(uint64_t batch) const { return joined(batch, panels.rows(), windows.shape()); }
 
 void Filters::require_made(const Tensor& d_y, uint64_t batch) const {
   if (d_y.layout.dtype != kFloat || d_y.layout.shape != made_shape(batch))

@@ -8,9 +8,12 @@ namespace {
 // No larger numbers in a window: what is computed of them then fits into 64 bits.
 constexpr int64_t kLargestStep = int64_t{1} << 16;
 
-uint64_t entry(const NodeInfo& node, const char* name, size_t index, int64_t least) {
+constexpr Axis kNoAxis{1, 1, 1, 0};
+
+uint64_t entry(const NodeInfo& node, const char* name, size_t index, size_t count, int64_t least) {
   const Shape list = node.require_shape(name);
-  if (list.rank() != 2) throw Error(std::string("the attribute '") + name + "' must have two entries");
+  if (list.rank() != count)
+    throw Error(std::string("the attribute '") + name + "' must have " + std::to_string(count) + " entries");
   const int64_t value = list.data()[index];
   if (value < least || value > kLargestStep)
     throw Error(std::string("the attribute '") + name + "' holds " + std::to_string(value) + ", which is out of range");
@@ -27,47 +30,91 @@ WindowRange Axis::windows_of(uint64_t tap, uint64_t size, uint64_t windows) cons
   return {reaching(begin), reaching(begin + size)};
 }
 
-Axis read_axis(const NodeInfo& node, size_t index) {
-  return {entry(node, "kernel", index, 1), entry(node, "strides", index, 1), entry(node, "dilations", index, 1),
-          entry(node, "begins", index, 0)};
+Axis read_axis(const NodeInfo& node, size_t index, size_t dimensions) {
+  return {entry(node, "kernel", index, dimensions, 1), entry(node, "strides", index, dimensions, 1),
+          entry(node, "dilations", index, dimensions, 1), entry(node, "begins", index, dimensions, 0)};
 }
 
-Shape require_image(const NodeInfo& node) {
+Shape require_image(const NodeInfo& node, size_t dimensions) {
   const Shape image = node.require_shape("image");
-  if (image.rank() != 2 || std::min(image.data()[0], image.data()[1]) < 1)
-    throw Error("the attribute 'image' is " + to_string(image) + ", but must be two sizes");
+  if (image.rank() != dimensions || *std::min_element(image.data(), image.data() + dimensions) < 1)
+    throw Error("the attribute 'image' is " + to_string(image) + ", but must be " + std::to_string(dimensions) +
+                " sizes");
   return image;
 }
 
-Windows::Windows(const NodeInfo& node)
-    : rows_(read_axis(node, 0)),
-      columns_(read_axis(node, 1)),
-      height_(entry(node, "pixels", 0, 1)),
-      width_(entry(node, "pixels", 1, 1)) {}
+Shape joined(uint64_t first, uint64_t second, const Shape& more) {
+  Shape made(2 + more.rank());
+  made.data()[0] = static_cast<int64_t>(first);
+  made.data()[1] = static_cast<int64_t>(second);
+  std::copy_n(more.data(), more.rank(), made.data() + 2);
+  return made;
+}
 
-// Calls `use` with neighbouring windows of a row of a strip's columns: the first one's place in the row, counted in
-// each image, its pixel's in the image, their count.
+Windows::Windows(const NodeInfo& node) : kernel_(node.require_shape("kernel")), shape_(node.require_shape("pixels")) {
+  const size_t count = dimensions();
+  if (count < 1 || count > 3)
+    throw Error("windows have " + std::to_string(count) + " dimensions, but must have one to three");
+  const auto windows = [&](size_t index) { return entry(node, "pixels", index, count, 1); };
+  const size_t row = count == 3;  // the dimension that rows are counted in
+  depth_ = row == 1 ? read_axis(node, 0, count) : kNoAxis;
+  rows_ = read_axis(node, row, count);
+  columns_ = count > 1 ? read_axis(node, row + 1, count) : kNoAxis;
+  deep_ = row == 1 ? windows(0) : 1;
+  height_ = windows(row);
+  width_ = count > 1 ? windows(row + 1) : 1;
+}
+
+Image Windows::image(uint64_t channels, const Shape& shape, size_t first) const {
+  const auto size = [&](size_t index) { return static_cast<uint64_t>(shape.data()[first + index]); };
+  if (dimensions() == 1) return {channels, 1, size(0), 1};
+  if (dimensions() == 2) return {channels, 1, size(0), size(1)};
+  return {channels, size(0), size(1), size(2)};
+}
+
+bool Windows::are_those_of(const Shape& shape) const {
+  return shape.rank() == 2 + dimensions() && std::equal(shape_.data(), shape_.data() + dimensions(), shape.data() + 2);
+}
+
+// Calls `use` with windows of a row of a strip's columns that have pixels in equal steps: the first one's place in the
+// row, counted in each image, its pixel's in the image, their count, and the step.
 template <class Use>
 void Windows::each_run(const Image& image, uint64_t row, const Strip& strip, Use&& use) const {
-  const uint64_t channel = row / taps(), i = row % taps() / columns_.kernel, j = row % columns_.kernel;
-  const WindowRange down = rows_.windows_of(i, image.height, height_);
-  const WindowRange across = columns_.windows_of(j, image.width, width_);
+  const uint64_t channel = row / taps(), tap = row % taps();
+  const uint64_t k = tap / (rows_.kernel * columns_.kernel), i = tap / columns_.kernel % rows_.kernel,
+                 j = tap % columns_.kernel;
+  const WindowRange deep = depth_.windows_of(k, image.depth, deep_), down = rows_.windows_of(i, image.height, height_),
+                    across = columns_.windows_of(j, image.width, width_);
   if (across.first >= across.end) return;
   const uint64_t left = across.first * columns_.stride + j * columns_.dilation - columns_.begin;
-  const uint64_t end = std::min(down.end, strip.row + strip.rows);
-  for (uint64_t y = std::max(down.first, strip.row); y < end; ++y) {
-    const uint64_t line = channel * image.height + y * rows_.stride + i * rows_.dilation - rows_.begin;
-    use((y - strip.row) * width_ + across.first, line * image.width + left, across.end - across.first);
+  // Rows that follow each other in the image, too, or are one window wide.
+  const bool is_even = across.first == 0 && across.end == width_ && columns_.stride == 1 && image.width == width_ &&
+                       (rows_.stride == 1 || width_ == 1);
+  const uint64_t last = strip.row + strip.rows;
+  for (uint64_t z = std::max(deep.first, strip.row / height_); z < deep.end && z * height_ < last; ++z) {
+    const uint64_t before = z * height_;
+    const uint64_t first = std::max(down.first, strip.row > before ? strip.row - before : 0),
+                   end = std::min(down.end, last - before);
+    const uint64_t plane =
+        (channel * image.depth + z * depth_.stride + k * depth_.dilation - depth_.begin) * image.height;
+    for (uint64_t y = first; y < end; y += is_even ? end - first : 1) {
+      const uint64_t line = plane + y * rows_.stride + i * rows_.dilation - rows_.begin;
+      const uint64_t place = (before + y - strip.row) * width_ + across.first, pixel = line * image.width + left;
+      if (is_even)
+        use(place, pixel, (end - first) * width_, width_ == 1 ? rows_.stride : 1);
+      else
+        use(place, pixel, across.end - across.first, columns_.stride);
+    }
   }
 }
 
 void Windows::row(const Image& image, const float* from, uint64_t row, const Strip& strip, float* to) const {
   std::fill_n(to, strip.rows * width_, 0.0F);
-  each_run(image, row, strip, [&](uint64_t place, uint64_t pixel, uint64_t count) {
-    if (columns_.stride == 1) {
+  each_run(image, row, strip, [&](uint64_t place, uint64_t pixel, uint64_t count, uint64_t step) {
+    if (step == 1) {
       std::copy_n(from + pixel, count, to + place);
     } else {
-      for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * columns_.stride];
+      for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * step];
     }
   });
 }
@@ -86,7 +133,7 @@ float* Windows::turned(const Workers& workers, uint64_t filters, const Strip& st
   const auto of = [&](uint64_t image, uint64_t filter) {
     return from + ((strip.image + image) * filters + first + filter) * pixels() + strip.row * width_;
   };
-  if (strip.images == 1 && strip.rows == height_) return of(0, 0);
+  if (strip.images == 1 && strip.rows == rows()) return of(0, 0);
   const uint64_t windows = strip.rows * width_;
   each_item(workers, count * strip.images, windows, [&](uint64_t each) {
     std::copy_n(of(each % strip.images, each / strip.images), windows, spare + each * windows);
@@ -98,19 +145,19 @@ float* Windows::turned(const Workers& workers, uint64_t filters, const Strip& st
 void Windows::plane(const Image& image, const float* columns, uint64_t pitch, const Strip& strip, float* to) const {
   if (strip.row == 0) std::fill_n(to, image.size(), 0.0F);
   for (uint64_t tap = 0; tap < taps(); ++tap)
-    each_run(image, tap, strip, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+    each_run(image, tap, strip, [&](uint64_t place, uint64_t pixel, uint64_t count, uint64_t step) {
       const float* const added = columns + tap * pitch + place;
-      if (columns_.stride == 1) {
+      if (step == 1) {
         for (uint64_t k = 0; k < count; ++k) to[pixel + k] += added[k];
       } else {
-        for (uint64_t k = 0; k < count; ++k) to[pixel + k * columns_.stride] += added[k];
+        for (uint64_t k = 0; k < count; ++k) to[pixel + k * step] += added[k];
       }
     });
 }
 
 void Windows::images(const Workers& workers, const Image& image, uint64_t channels, const Strip& strip,
                      const float* columns, uint64_t pitch, float* to) const {
-  const Image one{1, image.height, image.width};
+  const Image one{1, image.depth, image.height, image.width};
   const uint64_t windows = strip.rows * width_;
   each_item(workers, channels * strip.images, one.size() + taps() * windows, [&](uint64_t each) {
     const uint64_t n = each / channels, channel = each % channels;
@@ -120,9 +167,9 @@ void Windows::images(const Workers& workers, const Image& image, uint64_t channe
 }
 
 bool Windows::are_pixels_of(const Image& image) const {
-  const bool plain =
-      taps() == 1 && rows_.stride == 1 && columns_.stride == 1 && rows_.begin == 0 && columns_.begin == 0;
-  return plain && image.height == height_ && image.width == width_;
+  const auto is_plain = [](const Axis& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.begin == 0; };
+  return is_plain(depth_) && is_plain(rows_) && is_plain(columns_) && image.depth == deep_ && image.height == height_ &&
+         image.width == width_;
 }
 
 Strips::Strips(const NodeInfo& node, const Windows& windows)

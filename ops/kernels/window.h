@@ -1,5 +1,5 @@
-// Windows that slide over images of two dimensions, as a node's integer lists say: `kernel`, `strides`, `dilations` and
-// `begins`, the padding before the image, rows first.
+// Windows that slide over images of one to three dimensions, as a node's integer lists say: `kernel`, `strides`,
+// `dilations` and `begins`, the padding before the image; the slowest dimension comes first.
 #pragma once
 
 #include <algorithm>
@@ -25,20 +25,21 @@ struct Axis {
   WindowRange windows_of(uint64_t tap, uint64_t size, uint64_t windows) const;
 };
 
-Axis read_axis(const NodeInfo& node, size_t index);  // throws Error
+Axis read_axis(const NodeInfo& node, size_t index, size_t dimensions);  // throws Error
 
-// Returns rows and columns of an image that a node makes, its attribute `image`; throws Error.
-Shape require_image(const NodeInfo& node);
+// Returns the sizes of an image that a node makes, its attribute `image`; throws Error.
+Shape require_image(const NodeInfo& node, size_t dimensions);
+Shape joined(uint64_t first, uint64_t second, const Shape& more);
 
+// A line of numbers is an image of width 1.
 struct Image {
-  uint64_t channels;
-  uint64_t height;
-  uint64_t width;
+  uint64_t channels, depth, height, width;
 
-  uint64_t size() const { return channels * height * width; }
+  uint64_t pixels() const { return depth * height * width; }
+  uint64_t size() const { return channels * pixels(); }
 };
 
-// Neighbouring windows: all of some images, or some rows of one image.
+// Neighbouring windows: all of some images, or some rows of one image. Rows of a volume are counted through its depth.
 struct Strip {
   uint64_t image, images;
   uint64_t row, rows;
@@ -49,14 +50,20 @@ class Windows {
  public:
   explicit Windows(const NodeInfo& node);  // `pixels` says how many windows there are; throws Error
 
-  uint64_t taps() const { return rows_.kernel * columns_.kernel; }
-  uint64_t height() const { return height_; }
-  uint64_t width() const { return width_; }
-  uint64_t pixels() const { return height_ * width_; }
-
-  Strip whole(uint64_t batch) const { return {0, batch, 0, height_}; }
+  const Shape& kernel() const { return kernel_; }
+  const Shape& shape() const { return shape_; }  // how many windows there are in each dimension
+  size_t dimensions() const { return kernel_.rank(); }
+  uint64_t taps() const { return depth_.kernel * rows_.kernel * columns_.kernel; }
+  uint64_t rows() const { return deep_ * height_; }
+  uint64_t pixels() const { return rows() * width_; }
+  Strip whole(uint64_t batch) const { return {0, batch, 0, rows()}; }
   uint64_t samples(const Strip& strip) const { return strip.images * strip.rows * width_; }
-  uint64_t samples_before(const Strip& strip) const { return (strip.image * height_ + strip.row) * width_; }
+  uint64_t samples_before(const Strip& strip) const { return (strip.image * rows() + strip.row) * width_; }
+
+  // Returns an image of so many channels whose sizes begin at `first` in a shape.
+  Image image(uint64_t channels, const Shape& shape, size_t first) const;
+  // Whether a tensor has a batch, channels, and an element for each window.
+  bool are_those_of(const Shape& shape) const;
 
   // Writes `count` rows of a strip's columns, from row `first` on, on all threads: in each row the images stand side by
   // side. `from`: the first of all images.
@@ -80,8 +87,9 @@ class Windows {
   template <class Use>
   void each_run(const Image& image, uint64_t row, const Strip& strip, Use&& use) const;
 
-  Axis rows_, columns_;
-  uint64_t height_, width_;
+  Shape kernel_, shape_;
+  Axis depth_, rows_, columns_;
+  uint64_t deep_, height_, width_;  // how many windows there are
 };
 
 // How many windows a node takes at a time: those of `images` images or, where it is one, `rows` rows of them.
@@ -92,21 +100,21 @@ class Strips {
   // The most windows that a strip of so many images has.
   uint64_t most_samples(uint64_t batch) const { return windows_.samples({0, images(batch), 0, rows(batch)}); }
   // Whether each strip is all of one image.
-  bool are_images(uint64_t batch) const { return images(batch) == 1 && rows(batch) == windows_.height(); }
+  bool are_images(uint64_t batch) const { return images(batch) == 1 && rows(batch) == windows_.rows(); }
 
   // Calls use(strip) for each strip of the images, from the first on.
   template <class Use>
   void each(uint64_t batch, Use&& use) const {
-    const uint64_t height = windows_.height();
+    const uint64_t all = windows_.rows();
     for (uint64_t image = 0; image < batch; image += images(batch))
-      for (uint64_t row = 0; row < height; row += rows(batch))
-        use(Strip{image, std::min(images(batch), batch - image), row, std::min(rows(batch), height - row)});
+      for (uint64_t row = 0; row < all; row += rows(batch))
+        use(Strip{image, std::min(images(batch), batch - image), row, std::min(rows(batch), all - row)});
   }
 
  private:
   uint64_t images(uint64_t batch) const { return std::min(images_, batch); }
   uint64_t rows(uint64_t batch) const {
-    return images(batch) == 1 ? std::min(rows_, windows_.height()) : windows_.height();
+    return images(batch) == 1 ? std::min(rows_, windows_.rows()) : windows_.rows();
   }
 
   const Windows& windows_;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from poet_onnx.passes.lowering.choice import choose_expansions, expansions_on
 from poet_onnx.passes.lowering.lower import LowerTraining, lower, normalize_for, prepare
 
-__all__ = ["LowerTraining", "choose_expansions", "expansions_on", "lower", "normalize_for", "prepare"]
+__all__ = ["LowerTraining", "lower", "normalize_for", "prepare"]

@@ -28,14 +28,10 @@ class LoweringBuilder(Replacement):
 
     refused = UnsupportedError
 
-    def __init__(
-        self, graph: ir.Graph, node: ir.Node, inferred: Inferred, *, kernels: bool, expansion: str | None = None
-    ) -> None:
+    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred, *, kernels: bool) -> None:
         super().__init__(graph, node, inferred)
         self.kernels = kernels
         """Whether operators of poet-onnx may be used, which write in place or do in one pass what others cannot."""
-        self.expansion = expansion
-        """Which of several expansions to write, if that is decided."""
 
     def output_shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an output."""

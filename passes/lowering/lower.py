@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
+from onnx_ir.passes import PassResult, PostconditionError
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
@@ -79,16 +79,13 @@ class LowerTraining(StructuredPass):
             results are new tensors.
         W3. A half of a gradient that nobody reads is not computed.
         W4. The model imports version 17 of ONNX's operators or a later one.
-        W5. Where an operator has several expansions, `expansions` has a letter for each such node in the file's order,
-            the first of the expansion's name (choice.py makes them); without it the usual ones are taken.
 
     Requires a normalized model; ensures that no operator is left that the stock runtime lacks.
     """
 
-    def __init__(self, *, kernels: bool = True, expansions: str | None = None) -> None:
+    def __init__(self, *, kernels: bool = True) -> None:
         super().__init__()
         self._kernels = kernels
-        self._expansions = expansions
 
     def call(self, model: ir.Model) -> PassResult:
         """Lower all nodes.
@@ -100,15 +97,12 @@ class LowerTraining(StructuredPass):
         nodes = [node for node in graph if is_training_only(node)]
         inferred = infer(model)
         refused: dict[str, list[str]] = {}
-        letters = None if self._expansions is None else iter(self._expansions)
         taken_over = [node for node in nodes if self._kernels and rows_to_accumulate(node) is not None]
         for node in nodes:
             if node in taken_over:
                 continue
             builder = LoweringBuilder(graph, node, inferred, kernels=self._kernels)
             try:
-                if letters is not None:
-                    builder.expansion = _read_expansion(letters, choices(builder))
                 rule = RULES.get(node.op_type)
                 if rule is None:
                     raise UnsupportedError("")
@@ -119,8 +113,6 @@ class LowerTraining(StructuredPass):
                 refused.setdefault(what, []).append(node.name or "")
                 continue
             builder.finish()
-        if letters is not None and next(letters, None) is not None:
-            raise _unfit_expansions()
         if refused:
             raise InputError(
                 f"The stock ONNX Runtime has no kernels for {list_nodes(refused)}, and poet-onnx has no expansion: "
@@ -150,23 +142,20 @@ class LowerTraining(StructuredPass):
             model.opset_imports[POET_DOMAIN] = POET_VERSION
 
 
-def prepare(
-    *, target: str, dims: Mapping[str, int] | None = None, expansions: str | None = None, threads: int = 1
-) -> Normalization:
+def prepare(*, target: str, dims: Mapping[str, int] | None = None, threads: int = 1) -> Normalization:
     """Return the passes that make of a training graph what is planned: normalized, and lowered for its target.
 
     Args:
         target: runtime that will run the model, "training" or "stock".
         dims: sizes of named dynamic dimensions.
-        expansions: as for `LowerTraining`.
         threads: inside an operator.
     """
     before = normalize_for(target, dims, threads=threads)
-    return before if target == "training" else Normalization(before, *_lowering(expansions))
+    return before if target == "training" else Normalization(before, LowerTraining(), WriteShapes())
 
 
 def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads: int = 1) -> Normalization:
-    """Return the first half of `prepare`: what comes before expansions are chosen."""
+    """Return the first half of `prepare`: what comes before a graph is lowered."""
     fix = [FixDims(dims)] if dims else []
     first = (InlineFunctions(), *fix, DeclareKnownOpset(target), normalize())
     if target != "training":
@@ -175,34 +164,10 @@ def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads
     return Normalization(*first, RefuseWithoutKernel(RULES), *repeatable)
 
 
-def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:
+def lower(model: ir.Model, target: str) -> None:
     """Do the second half of `prepare`."""
     if target != "training":
-        Normalization(*_lowering(expansions))(model)
-
-
-def _lowering(expansions: str | None) -> tuple[InPlacePass, ...]:
-    return LowerTraining(expansions=expansions), WriteShapes()
-
-
-def choices(builder: LoweringBuilder) -> tuple[str, ...]:
-    """Return the expansions among which a node has the choice."""
-    names = convolution.weight_expansions(builder)
-    return names if len(names) > 1 else ()
-
-
-def _read_expansion(letters: Iterator[str], names: tuple[str, ...]) -> str | None:
-    if not names:
-        return None
-    letter = next(letters, "")
-    for name in names:
-        if name[0] == letter:
-            return name
-    raise _unfit_expansions()
-
-
-def _unfit_expansions() -> InputError:
-    return InputError("The plan was made for another lowering of this graph, or for another graph; plan again.")
+        Normalization(LowerTraining(), WriteShapes())(model)
 
 
 def is_training_only(node: ir.Node) -> bool:

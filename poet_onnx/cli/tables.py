@@ -318,8 +318,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
     if inspection.with_paging is not None:
         floors.insert(0, ("with recompute and paging", inspection.with_paging))
     if inspection.with_parts is not None:
-        means = "weight gradients in parts" + (" or other expansions" if inspection.target == "stock" else "")
-        floors.insert(0, (f"with {means} too", inspection.with_parts))
+        floors.insert(0, ("with weight gradients in parts too", inspection.with_parts))
     whole = inspection.ordered.transient_peak_bytes + inspection.set_aside_bytes
     rows = [
         [

@@ -125,7 +125,7 @@ def _graphs(
         return
     first = next(all_variants)
     try:
-        options = part_bytes, first.expansions, ()
+        options = part_bytes, ()
         yield variant_of(model, target, options, updates, threads=threads) if part_bytes else first
     except InputError:  # no weight gradient is that large
         yield first

@@ -175,8 +175,7 @@ class Plan:
         limits: what was asked for, and the plan keeps.
         steps: in execution order.
         part_bytes: weight gradients larger than this are computed and accumulated in parts; None where all are whole.
-        expansions: which expansions a graph for the stock runtime was lowered with, a letter for each choice; see
-            `poet_onnx.passes.lowering`.
+        target: runtime that the graph is for, "training" or "stock".
         optimizer: what updates the parameters within the step, in words; "none" if nothing does.
         stored: names of what lives in a store on disk.
         prediction: the simulator's figures for these steps.
@@ -190,6 +189,6 @@ class Plan:
     prediction: Prediction
     certificate: Certificate
     part_bytes: int | None = None
-    expansions: str | None = None
+    target: str = "training"
     optimizer: str = "none"
     stored: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -49,7 +50,7 @@ class PlanFile(BaseModel):
     prediction: Prediction
     certificate: Certificate
     part_bytes: int | None = None
-    expansions: str | None = None
+    target: Literal["training", "stock"] = "training"
     optimizer: str = "none"
     stored: tuple[str, ...] = ()
 

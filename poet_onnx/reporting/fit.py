@@ -13,7 +13,6 @@ from typing import Any, Literal
 from poet_onnx.costing.device import HOST, DeviceProfile, device_names, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.options import taking
-from poet_onnx.passes.lowering import expansions_on
 from poet_onnx.record import Record
 from poet_onnx.reporting.ways import Means, Way, Ways
 from poet_onnx.rewriting.options import FitOptions
@@ -78,11 +77,9 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
     boards = _boards(options)
     given = Given.read(path, options)
     source, updates = given.prepared(options, threads=max(board.compute.threads(options.threads) for board in boards))
-    chosen = expansions_on(source.model, boards) if options.target == "stock" else [("", "")] * len(boards)
     groups: dict[object, list[DeviceProfile]] = {}
-    for board, expansions in zip(boards, chosen, strict=True):
+    for board in boards:
         alike = (
-            expansions,
             board.storage is None,
             board.process and board.process.model_dump_json(),
             board.name == HOST,

@@ -90,8 +90,8 @@ class Inspection(Record):
         smallest_process_bytes: the smallest RAM budget found, likewise.
         with_paging: the floor when both means may be used; None for a device without storage.
         without_paging: the floor of recompute alone.
-        with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
-            other expansions taken; None where that does not lower it.
+        with_parts: the floor when large weight gradients may be computed in parts besides; None where that does not
+            lower it.
         largest_node, largest_node_bytes: the node that needs the most by itself, in any plan with whole gradients.
         set_aside_bytes: what a budget for the stock runtime keeps for what onnxruntime adds to its blocks on aarch64;
             it is in every floor, and in what a percentage is one of.

@@ -129,7 +129,7 @@ class EvaluationStep:
         model = plain() if made.fused is None else prepared(made.fused, is_exported=False)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in model.graph.inputs if value.name in arrays)
-        variant = GraphVariant(None, None, model, extract(model, trains=False))
+        variant = GraphVariant(None, model, extract(model, trains=False))
         baseline = Baseline.of(variant, device, target, threads=threads)
         return cls._planned(baseline, EvaluationDescription(held), baseline.ordered, target, exported)
 

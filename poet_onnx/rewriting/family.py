@@ -16,7 +16,7 @@ from poet_onnx.description.family import FAMILY_KEY, PlanFamily, budget_name
 from poet_onnx.description.metadata import TRAINING_KEY
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.quantities import Budget, parse_budget
-from poet_onnx.rewriting.request import Common, Request
+from poet_onnx.rewriting.request import Request
 
 if TYPE_CHECKING:
     from poet_onnx.rewriting.rewrite import RewriteResult
@@ -51,14 +51,14 @@ def planned_family(
         CheckFailedError: if two plans do not keep the same state.
     """
     found: list[RewriteResult] = []
-    common: Common | None = None
+    common: tuple[str, ...] | None = None
     for budget in budgets:
         options = replace(request.options, ram_budgets=(), ram_budget=budget.size_bytes)
         with warnings.catch_warnings():
             if found:
                 warnings.simplefilter("ignore", PoetWarning)  # what the first one said
             found.append(planned(replace(request, options=options, budget=budget, common=common)))
-        common = Common(found[-1].plan.stored, found[-1].plan.expansions)
+        common = found[-1].plan.stored
     sizes = tuple(budget.size_bytes or 0 for budget in budgets)
     first = found[0].model.metadata_props[TRAINING_KEY]
     for result, size_bytes in zip(found, sizes, strict=True):

@@ -32,7 +32,7 @@ def variant_options(given: Plan | str, device: str, target: str, optimizer: str)
     if isinstance(given, Plan):
         check_figures(given)
     plan = given if isinstance(given, Plan) else serialization.parse(given)
-    made_for = (plan.device, "training" if plan.expansions is None else "stock")
+    made_for = (plan.device, plan.target)
     if made_for != (device, target):
         raise InputError(
             f"The plan was made for device {plan.device!r} and target {made_for[1]!r}, not for device {device!r} and "
@@ -44,7 +44,7 @@ def variant_options(given: Plan | str, device: str, target: str, optimizer: str)
             f"The plan was made for optimizer {said!r}, not for {optimizer!r}: give the --optimizer, "
             "--accumulation-steps, --clip-norm and --group that it was made with, or plan again."
         )
-    return plan.part_bytes, plan.expansions, plan.stored
+    return plan.part_bytes, plan.stored
 
 
 def read_plan(given: Plan | str, graph: TrainingGraph) -> Plan:

@@ -248,9 +248,10 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure], *, searches: b
 def _answer(asked: Asked, baseline: Baseline, plan: Plan, laid_out: LaidOutPlan) -> Answer:
     """Return a graph variant with its plan, whose options and whole budget are written into that."""
     budget_bytes = None if plan.limits.budget_bytes is None else plan.limits.budget_bytes + baseline.aside_bytes
-    part_bytes, expansions, stored = baseline.variant.options
+    part_bytes, stored = baseline.variant.options
     limits = replace(plan.limits.within(budget_bytes), max_written_bytes=asked.request.limits.max_written_bytes)
-    plan = replace(plan, part_bytes=part_bytes, expansions=expansions, stored=stored, limits=limits)
+    target = asked.request.options.target
+    plan = replace(plan, part_bytes=part_bytes, target=target, stored=stored, limits=limits)
     return Answer(asked, baseline, plan, laid_out)
 
 
@@ -281,7 +282,7 @@ def _variant_answer(
     """
     baseline = asked.baseline(variant)
     is_dear = not known and baseline.problem.base_joules >= _worth_joules(best)
-    if is_dear or not asked.request.allows(variant.expansions):
+    if is_dear:
         return None
     candidate = asked.candidate(baseline)
     problem, limits = candidate.problem, candidate.limits

@@ -28,23 +28,11 @@ NamedPlan: TypeAlias = tuple[str, Plan | str]
 
 
 @dataclass(frozen=True)
-class Common:
-    """What plans for several budgets of one model have in common, so that a training may change between them.
-
-    Attributes:
-        stored: names of what lives in a store: all find the state where it was.
-        expansions: as for `LowerTraining`: others may add up in another order, which other bits come of.
-    """
-
-    stored: tuple[str, ...]
-    expansions: str | None
-
-
-@dataclass(frozen=True)
 class Request:
     """The options of a rewrite, read: names are what they name, texts are numbers.
 
-    What is in `common` with plans for other budgets is known once one of them is made.
+    What lives in a store is `common` to plans for several budgets, so that a training may change between them: all find
+    the state where it was. It is known once one of them is made.
     """
 
     options: RewriteOptions
@@ -58,7 +46,7 @@ class Request:
     versions: Versions
     optimizer: OptimizerChoice
     limits: Limits  # besides budget and deadline, which depend on the model
-    common: Common | None = None
+    common: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, options: RewriteOptions) -> Request:
@@ -98,10 +86,6 @@ class Request:
     def budget_kind(self) -> BudgetKind:
         """Return what the budget bounds."""
         return "ram" if self.options.activation_budget is None else "activation"
-
-    def allows(self, expansions: str | None) -> bool:
-        """Return whether a plan of a variant with these expansions has what is common to all."""
-        return self.common is None or self.common.expansions == expansions
 
     @property
     def recompute(self) -> bool:

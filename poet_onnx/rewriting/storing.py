@@ -214,7 +214,7 @@ def answer_where_it_fits(
         options = variant_options(request.plan, request.device.name, request.options.target, in_words(updates))
         return ways.stored(options[-1]) if options[-1] else ways.resident()
     if request.common is not None:
-        return ways.stored(request.common.stored) if request.common.stored else ways.resident()
+        return ways.stored(request.common) if request.common else ways.resident()
     obstacle = _obstacle(request, updates)
     if request.options.store in (FROZEN, ALWAYS) and obstacle:
         raise InputError(f"Parameters cannot live in a store {obstacle}.")

@@ -14,7 +14,7 @@ from poet_onnx.description.metadata import Description, Updates, handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
-from poet_onnx.passes.lowering import choose_expansions, lower
+from poet_onnx.passes.lowering import lower
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.panel_comparison import AnyComparison, comparing_model
 from poet_onnx.passes.quantized.panels import UseQuantizedPanels, has_blocks
@@ -29,8 +29,8 @@ PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 
 """Sizes of parts that large weight gradients are split into where whole ones do not fit, by target. For each part
 ConvGrad of the training runtime lays the whole image out again: there a few large parts are quicker."""
 
-VariantOptions: TypeAlias = tuple[int | None, str | None, tuple[str, ...]]
-"""The `part_bytes`, `expansions` and `stored` that distinguish a variant from others of its model."""
+VariantOptions: TypeAlias = tuple[int | None, tuple[str, ...]]
+"""The `part_bytes` and `stored` that distinguish a variant from others of its model."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,12 @@ class GraphVariant:
 
     Attributes:
         part_bytes: size of parts that large weight gradients are computed in; None for whole ones.
-        expansions: as for `LowerTraining`; None for the training runtime.
         model: lowered, split, and with the optimizer's updates.
         graph: extracted from the model.
         stored: names of what lives in a store on disk; None where nothing may.
     """
 
     part_bytes: int | None
-    expansions: str | None
     model: ir.Model
     graph: TrainingGraph
     stored: tuple[str, ...] | None = None
@@ -54,7 +52,7 @@ class GraphVariant:
     @property
     def options(self) -> VariantOptions:
         """Return what distinguishes it from the other variants of its model."""
-        return self.part_bytes, self.expansions, self.stored or ()
+        return self.part_bytes, self.stored or ()
 
 
 def variants(
@@ -69,13 +67,12 @@ def variants(
 ) -> Iterator[GraphVariant]:
     """Yield the variants of a model for a target, what costs the least time first.
 
-    Whole weight gradients come before those in parts, coarse parts before fine ones; and of each the expansions that
-    are the quickest on the device before those that need the least memory.
+    Whole weight gradients come before those in parts, coarse parts before fine ones.
 
     Args:
         model: normalized for the target (`normalize_for`); it is not changed, and for the training runtime without an
             optimizer it is itself the model of the first variant.
-        device: what expansions are chosen for.
+        device: that will run it: products by panels can be compared with whole ones on this machine alone.
         target: runtime that will run the model, "training" or "stock".
         split: also yield variants with gradients in parts.
         updates: what the optimizer in the step does; None for none.
@@ -85,22 +82,19 @@ def variants(
     Raises:
         InputError: if the model cannot be trained by the optimizer.
     """
-    whole = []
     panels = panels_on(device, threads)
-    for expansions, lowered in _lowered(model, device, target, threads):
-        own = lowered if updates is None else lowered.clone()
-        variant = _variant(None, expansions, own, updates, stored, panels=panels)
-        whole.append((expansions, lowered, _in_panels(variant, lowered)))
-        yield variant
+    lowered = _lowered(model, target, threads)
+    whole = _variant(None, lowered if updates is None else lowered.clone(), updates, stored, panels=panels)
+    in_panels = _in_panels(whole, lowered)
+    yield whole
     seen = set[str]()
     for part_bytes in PART_BYTES[target] if split else ():
-        for expansions, lowered, in_panels in whole:
-            parts = lowered.clone()
-            if SplitWeightGradients(part_bytes, threads=threads, spared=in_panels)(parts).modified:
-                variant = _variant(part_bytes, expansions, parts, updates, stored, panels=panels)
-                if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
-                    seen.add(variant.graph.fingerprint)
-                    yield variant
+        parts = lowered.clone()
+        if SplitWeightGradients(part_bytes, threads=threads, spared=in_panels)(parts).modified:
+            variant = _variant(part_bytes, parts, updates, stored, panels=panels)
+            if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
+                seen.add(variant.graph.fingerprint)
+                yield variant
 
 
 def variant_of(
@@ -121,17 +115,17 @@ def variant_of(
     Raises:
         InputError: if the model has no such variant.
     """
-    part_bytes, expansions, _ = options
+    part_bytes, _ = options
     if part_bytes is not None and part_bytes < 1:
         raise InputError(
             f"The plan asks for weight gradients in parts of {part_bytes} bytes, below 1 byte; plan again."
         )
     model = model.clone()
-    lower(model, target, expansions)
+    lower(model, target)
     Normalization(quantized_panels(threads))(model)
     in_panels = frozenset[str]()
     if part_bytes is not None and stored is not None:
-        in_panels = _in_panels(_variant(None, expansions, model.clone(), updates, stored, panels=panels), model)
+        in_panels = _in_panels(_variant(None, model.clone(), updates, stored, panels=panels), model)
     if part_bytes is not None:
         split = SplitWeightGradients(part_bytes, threads=threads, spared=in_panels)
         if not split(model).modified:
@@ -139,7 +133,7 @@ def variant_of(
                 f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has "
                 "none; plan again for this model."
             )
-    return _variant(part_bytes, expansions, model, updates, stored, panels=panels)
+    return _variant(part_bytes, model, updates, stored, panels=panels)
 
 
 def _in_panels(variant: GraphVariant, model: ir.Model) -> frozenset[str]:
@@ -180,7 +174,6 @@ def _keeps_bits(comparison: AnyComparison, *, threads: int) -> bool:
 
 def _variant(
     part_bytes: int | None,
-    expansions: str | None,
     model: ir.Model,
     updates: Updates | None,
     stored: StoreChoice | None,
@@ -191,26 +184,18 @@ def _variant(
     if updates is not None:
         Normalization(WriteUpdates(updates))(model)
     if stored is None:
-        return GraphVariant(part_bytes, expansions, model, extract(model))
+        return GraphVariant(part_bytes, model, extract(model))
     Normalization(StreamParameters(stored))(model)
     if panels is not None:
         Normalization(panels)(model)
     description = Description.of_metadata(model.metadata_props)
     names = () if description is None else (*description.stored, *description.constants)
-    return GraphVariant(part_bytes, expansions, model, extract(model), names)
+    return GraphVariant(part_bytes, model, extract(model), names)
 
 
-def _lowered(
-    model: ir.Model, device: DeviceProfile, target: str, threads: int
-) -> Iterator[tuple[str | None, ir.Model]]:
-    """Yield the expansions that a model may be lowered with, and the lowered model."""
-    if target == "training":
-        own = model.clone() if has_blocks(model.graph) else model
-        Normalization(quantized_panels(threads))(own)
-        yield None, own
-        return
-    for expansions in dict.fromkeys(choose_expansions(model, device)):
-        lowered = model.clone()
-        lower(lowered, target, expansions)
-        Normalization(quantized_panels(threads))(lowered)
-        yield expansions, lowered
+def _lowered(model: ir.Model, target: str, threads: int) -> ir.Model:
+    """Return a model lowered for its target; for the training runtime it may be the model itself."""
+    own = model.clone() if target != "training" or has_blocks(model.graph) else model
+    lower(own, target)
+    Normalization(quantized_panels(threads))(own)
+    return own

@@ -103,7 +103,6 @@ def make_subject(
     prepare(
         target=settings.target,
         dims=settings.dims or None,
-        expansions=file.expansions,
         threads=settings.threads,
     )(normalized)
     if settings.target == "training":
@@ -160,7 +159,7 @@ def _with_store(
     normalize_for(settings.target, settings.dims or None, threads=settings.threads)(model)
     choice = StoreChoice(as_constants(constants), frozenset((*described.stored, *described.constants)))
     panels = panels_here(settings.threads) if any(map(has_panels, rewritten.graph)) else None
-    options = (file.part_bytes, file.expansions, file.stored)
+    options = (file.part_bytes, file.stored)
     threads = settings.threads
     return variant_of(model, settings.target, options, described.updates, choice, panels=panels, threads=threads).model
 

@@ -135,7 +135,7 @@ def test_random_nets_keep_every_bit_under_random_plans(tmp_path: Path, seed: int
     variant = next(variants(model, load_device("a72"), target))
     problem = ScheduleProblem(variant.graph, cost_table(variant.graph, load_device("a72")))
     plan = random_plan(problem, seed, recomputes=12, transfers=6)
-    plan = replace(plan, part_bytes=variant.part_bytes, expansions=variant.expansions)
+    plan = replace(plan, part_bytes=variant.part_bytes, target=target)
     result = poet_onnx.rewrite(path, device="a72", plan=plan, target=target, optimizer="none")
     report = poet_onnx.verify(path, result.model, feeds=2, page_dir=tmp_path)
     assert report.problems == ()

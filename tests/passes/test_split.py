@@ -87,7 +87,7 @@ def test_parts_add_up_as_the_whole_does_with_several_threads(tmp_path: Path, thr
     nodes.append(helper.make_node("Flatten", ["means"], ["scores"], name="flatten"))
     path = export_small(tmp_path, nodes, {"weight": (256, 16, 3, 3)}, x=(4, 16, 8, 8), classes=256)
     whole = _normal(path)
-    lower(whole, "stock", None)
+    lower(whole, "stock")
     split, alone, steps = whole.clone(), whole.clone(), (False, True)
     part_bytes = 4 * 64 * 16 * 9
     assert SplitWeightGradients(part_bytes, threads=1)(alone).modified

@@ -17,7 +17,7 @@ from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, Upd
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.loading import as_model
-from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
+from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.normalize import Normalization, normalize
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
@@ -115,7 +115,7 @@ def test_parts_stay_in_their_order_where_the_parameter_is_read_behind_them(
     """The gradient of the last layer's weight is made before the gradient that reads the weight."""
     model = as_model(model_path(name))
     normalize_for(target)(model)
-    lower(model, target, choose_expansions(model, load_device("a72"))[0] if target == "stock" else None)
+    lower(model, target)
     SplitWeightGradients(8192, threads=1)(model)
     Normalization(WriteUpdates(Updates("adamw")))(model)
     places = {node: place for place, node in enumerate(model.graph)}

@@ -73,7 +73,7 @@ def mutated(file: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         word = words.pop(one)
         words.insert(max(0, one + rng.choice((-3, -2, -1, 1, 2, 3))), word)
     elif kind == 6:
-        limits, own = ("budget_bytes", "deadline_seconds"), ("device", "part_bytes", "expansions", "schema_version")
+        limits, own = ("budget_bytes", "deadline_seconds"), ("device", "part_bytes", "target", "schema_version")
         name = rng.choice((*limits, *own))
         changed = file["limits"] if name in limits else file
         changed[name] = rng.choice((None, 0, -1, 1, 1000, "x", "", 1e-9, 2**70, True, float("nan"), float("inf")))
@@ -115,7 +115,8 @@ def test_a_changed_file_is_one_sentence(cli: Cli, path: Path, made: RewriteResul
     changes: list[tuple[dict[str, Any], str]] = [
         ({"limits": {"budget_bytes": 1}}, "but the budget is 1 bytes"),
         ({"limits": {"deadline_seconds": 1e-9}}, "deadline is 1e-09 s"),
-        ({"expansions": "zzzz"}, "--target stock"),
+        ({"target": "stock"}, "--target stock"),
+        ({"target": "zzzz"}, "target: Input should be 'training' or 'stock'"),
         ({"part_bytes": 10**9}, "1,000,000,000 bytes in parts"),
         ({"steps": "0-" + "9" * 5000}, "the step '0-999"),
     ]

@@ -38,10 +38,8 @@ def test_variants_come_from_the_quickest_to_the_most_sparing(model_path: Callabl
     assert list(dict.fromkeys(variant.part_bytes for variant in found)) == [None, *PART_BYTES[target]]
     assert len({variant.graph.fingerprint for variant in found}) == len(found)
     assert all(variant.graph == extract(variant.model) for variant in found)
-    assert all(variant.expansions is None for variant in found) == (target == "training")
-    whole = [variant.expansions for variant in found if variant.part_bytes is None]
-    assert [variant.expansions for variant in variants(model, A72, target, split=False)] == whole
-    assert [variant.expansions for variant in found] == whole * (1 + len(PART_BYTES[target]))
+    assert [variant.part_bytes for variant in variants(model, A72, target, split=False)] == [None]
+    assert len(found) == 1 + len(PART_BYTES[target])
 
 
 def test_parts_of_another_size_that_are_the_same_graph_are_one_variant(model_path: Callable[..., Path]) -> None:
@@ -96,4 +94,4 @@ def test_small_gradients_have_no_parts(model_path: Callable[..., Path]) -> None:
 def test_parts_of_no_bytes_are_refused(model_path: Callable[..., Path], part_bytes: int) -> None:
     model = normalized(model_path("mlp-l1"), "training")
     with pytest.raises(InputError, match=rf"parts of {part_bytes} bytes.*plan again"):
-        variant_of(model, "training", (part_bytes, None, ()))
+        variant_of(model, "training", (part_bytes, ()))

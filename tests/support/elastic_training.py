@@ -42,17 +42,6 @@ def write_elastic_net(path: Path) -> Path:
     return _exported([*layers, *head], path)
 
 
-def write_two_convolutions(path: Path) -> Path:
-    """Export a net whose weight gradients are added up otherwise where RAM is tight, and return its path."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
-    first, second = nn.Conv1d(3, 8, 3, padding=1), nn.Conv1d(8, 8, 3, padding=1)
-    layers = (nn.Flatten(2), first, nn.BatchNorm1d(8), nn.ReLU(), second, nn.ReLU())
-    return _exported([*layers, nn.AdaptiveAvgPool1d(64), nn.Flatten(), nn.Linear(8 * 64, CLASSES)], path)
-
-
 def _exported(layers: Sequence[nn.Module], path: Path) -> Path:
     import onnx
     import torch

@@ -14,19 +14,16 @@ from typing import Any
 
 import pytest
 from elastic_training import (
-    OWN_BYTES,
-    STEP,
     changes,
     feeds,
     session_of,
     write_elastic_net,
     write_plans,
-    write_two_convolutions,
 )
 from folders import SUPPORT
 from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
-from poet_onnx import TrainingSession, rewrite
+from poet_onnx import TrainingSession
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.runtime import arena_statistics, count_arena, open_arenas
 from poet_onnx.training import plans as plans_of
@@ -88,17 +85,6 @@ def test_changes_of_the_budget_change_no_bit(plans: Path, tmp_path: Path) -> Non
     assert len({told[step] for step in told}) > 1
     steady = trained(session_of(plans, budget=session.budgets[0]), tmp_path, {})
     assert trained(session, tmp_path, told) == steady
-
-
-def test_plans_that_would_add_up_in_other_orders_have_the_same_bits(tmp_path: Path) -> None:
-    """The smaller budget alone has weight gradients of fewer columns at once, which have other bits."""
-    net, step = write_two_convolutions(tmp_path / "forward.onnx"), STEP | {"device": "host"}
-    whole = rewrite(net, **step)
-    small_bytes = whole.process.peak_bytes - whole.rewritten.transient_peak_bytes // 5
-    assert rewrite(net, ram_budget=small_bytes, **step).plan.expansions != whole.plan.expansions
-    rewrite(net, ram_budgets=[small_bytes, whole.process.peak_bytes + OWN_BYTES], **step).save(tmp_path / "net.onnx")
-    small, large = (trained(session_of(tmp_path / "net.onnx", budget=n), tmp_path, {}) for n in (small_bytes, None))
-    assert small == large
 
 
 @pytest.mark.deep

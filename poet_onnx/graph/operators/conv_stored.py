@@ -95,10 +95,9 @@ def room_for_gradients(call: Call) -> int:
     filters, depth, _ = sizes(call)
     panel = call.integer("panel_rows", 1)
     windows, rows = _windows(call), piece_rows(filters, depth, panel)
-    is_one = call.input(0).shape[0] == 1
-    turned, _ = strips(call, call.input(0)) if is_one else (windows, 0)
-    if is_one and turned == windows:
-        turned = 0
+    d_y = call.input(0).shape
+    most = max(strips(d_y, call.integer("images", 1), call.integer("rows", 1)), default=0)
+    turned = windows if d_y[0] > 1 else most * (most < windows)
     return room(call) + _ELEMENT_BYTES * (depth * (windows + rows) + most_rows(filters, panel) * turned)
 
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
-from poet_onnx.graph.operators.spec import Attribute, Call, elements
-from poet_onnx.graph.training_graph import Tensor
+from poet_onnx.graph.operators.spec import Attribute
 
 WINDOW = (
     Attribute("kernel", "INTS", "Taps, rows first."),
@@ -27,14 +26,28 @@ STRIP = (
 """Of one that takes a strip of its windows at a time."""
 
 
-def strips(call: Call, d_y: Tensor) -> tuple[int, int]:
-    """Return how many windows a kernel takes at a time, and how many times: see ops/kernels/window.h."""
-    batch, (height, width) = d_y.shape[0], d_y.shape[2:]
-    if not elements(d_y):
-        return 0, 0
-    images = min(call.integer("images", 1), batch)
-    rows = min(call.integer("rows", 1), height) if images == 1 else height
-    return images * rows * width, -(-batch // images) * -(-height // rows)
+def rows_of(pixels: Sequence[int]) -> tuple[int, int]:
+    """Return how many rows the windows over an image make, and how wide these are: those of a line are 1 wide."""
+    width = pixels[-1] if len(pixels) > 1 else 1
+    return math.prod(pixels) // max(width, 1), width
+
+
+def strips(d_y: Sequence[int], images: int, rows: int) -> list[int]:
+    """Return how many windows a kernel takes at a time, strip after strip: see ops/kernels/window.h.
+
+    Args:
+        d_y: shape of what is made of the images.
+        images: the node's attribute.
+        rows: likewise.
+    """
+    batch, (height, width) = d_y[0], rows_of(d_y[2:])
+    if not math.prod(d_y):
+        return []
+    images = min(images, batch)
+    rows = min(rows, height) if images == 1 else height
+    together = [min(images, batch - first) for first in range(0, batch, images)]
+    parts = [min(rows, height - first) for first in range(0, height, rows)]
+    return [some * part * width for some in together for part in parts]
 
 
 def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:

@@ -362,7 +362,7 @@ def save_original(path: Path, ordered: Any, target_path: Path, target: str) -> N
     from poet_onnx.passes.lowering import prepare
 
     model = load_model(path)
-    prepare(target=target, dims=None, expansions=ordered.plan.expansions)(model)
+    prepare(target=target)(model)
     save_model(model, target_path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import cache
 from pathlib import Path
 
@@ -28,11 +27,11 @@ CANCELLING = {"FastGeluGrad": 3e-6, "BiasFastGeluGrad_dX": 3e-6}
 
 
 @cache
-def lowered(case: Case, *, kernels: bool = True, expansions: str | None = None) -> ir.Model:
+def lowered(case: Case, *, kernels: bool = True) -> ir.Model:
     """Return the model of a case in the stock runtime's operators."""
     model = case.model()
     normalize()(model)
-    LowerTraining(kernels=kernels, expansions=expansions)(model)
+    LowerTraining(kernels=kernels)(model)
     WriteShapes()(model)
     return model
 
@@ -84,35 +83,6 @@ def test_operators_agree_across_runtimes(tmp_path: Path) -> None:
     results = run_on_stock(tmp_path, ((str(i), payload(lowered(case)), case.feeds) for i, case in enumerate(CASES)))
     errors = {case.name: error(case, results[str(i)]) for i, case in enumerate(CASES)}
     assert [(case.name, errors[case.name]) for case in CASES if errors[case.name] > allowed(case)] == []
-
-
-WEIGHT_GRADIENTS = [case for case in CASES if case.name.startswith("Conv") and not case.name.endswith("-dx")]
-
-
-@pytest.mark.parametrize("case", WEIGHT_GRADIENTS, ids=lambda case: case.name)
-def test_every_expansion_computes_the_same(case: Case) -> None:
-    expanded = {}
-    for letters in ("t", "c"):
-        with contextlib.suppress(InputError):  # there is no choice here
-            expanded[letters] = lowered(case, kernels=False, expansions=letters)
-    assert len(expanded) in (0, 2)
-    assert len({len(model.graph) for model in expanded.values()}) == len(expanded)
-    for model in expanded.values():
-        assert error(case, run_step(payload(model), case.feeds), state=False) <= LARGEST_ERROR
-
-
-def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
-    point = next(case for case in WEIGHT_GRADIENTS if "-1x1" in case.name)
-    with pytest.raises(InputError, match="another lowering"):
-        lowered(point, kernels=False, expansions="t")
-    grouped = [case for case in WEIGHT_GRADIENTS if "4to6" in case.name and "-group2" in case.name]
-    assert [lowered(case, kernels=False, expansions="t") for case in grouped]
-
-
-def test_images_of_two_dimensions_have_one_kernel() -> None:
-    grouped = next(case for case in WEIGHT_GRADIENTS if "4to6" in case.name and "-group2" in case.name)
-    with pytest.raises(InputError, match="another lowering"):
-        lowered(grouped, expansions="t")
 
 
 def test_the_library_has_kernels_for_these() -> None:
