@@ -73,6 +73,9 @@ MOVES = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", 
 
 WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
+_MOST_EQUAL = 4
+"""Different numbers of a tensor at its start that a layer does not draw: an LSTM's biases are 0, and 1 at one gate."""
+
 
 def verdict(value: ir.Value, *, of_torch: bool) -> str:
     """Return what a real initializer seems to be, one of the verdicts.
@@ -114,6 +117,13 @@ def _by_numbers(array: Array, *, is_placed: bool, is_plain: bool, computed: bool
     if is_mask or (computed and is_filled):
         return CONSTANT
     return PARAMETER if is_plain and not is_filled else DOUBTFUL
+
+
+def is_drawn(value: ir.Value) -> bool:
+    """Return whether so many numbers of a tensor differ that no other one has them."""
+    assert value.const_value is not None
+    array = np.asarray(value.const_value.numpy())
+    return len(np.unique(array)) > max(_MOST_EQUAL, array.size // 16)
 
 
 def may_be_untrained(value: ir.Value) -> bool:

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.evidence import MOVES, RECURRENT, WITH_WEIGHTS, unmoved
+from poet_onnx.gradients.evidence import MOVES, RECURRENT, WITH_WEIGHTS, is_drawn, unmoved
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import is_of_torch
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 _GENERATED = "onnx::"
 """How names begin that torch's legacy exporter makes itself."""
-
-_MOST_EQUAL = 4
-"""Different numbers of a tensor at its start that a layer does not draw: an LSTM's biases are 0, and 1 at one gate."""
 
 
 def part_merged(model: ir.Model, warn: Callable[[str], None]) -> None:
@@ -75,13 +71,6 @@ def _is_another(copy: ir.Value, source: ir.Value) -> bool:
     if not (copy.name or "").startswith(_GENERATED):
         return True
     return not is_drawn(source) and not set(_places(copy)) & set(_places(source))
-
-
-def is_drawn(value: ir.Value) -> bool:
-    """Return whether so many numbers of a tensor differ that no other one has them."""
-    assert value.const_value is not None
-    array = np.asarray(value.const_value.numpy())
-    return len(np.unique(array)) > max(_MOST_EQUAL, array.size // 16)
 
 
 def part_biases(graph: ir.Graph, warn: Callable[[str], None]) -> None:

@@ -21,7 +21,7 @@ from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
 from poet_onnx.gradients.tensorflow_files import WRITER, warn_of_losses
-from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
+from poet_onnx.gradients.torch_words import Lost, TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import tensor_initializer
 
@@ -145,6 +145,7 @@ def find_parameters(
     else:
         trained = [name for name in real if any(matches(each, train) for each in names[name]) and name not in still]
         doubts = []
+        _warn_of_lost([each for each in lost.values() if matches(each.name, train) and each.name not in real], warn)
     for name in trained:
         _check_finite(real[name])
     if words is None and train is None:
@@ -226,6 +227,16 @@ def _check_finite(value: ir.Value) -> None:
 def _warn_of_parted(count: int, warn: Callable[[str], None]) -> None:
     if count:
         warn(f"The exporter merged {count} tensors with others of equal numbers: each is one by itself again.")
+
+
+def _warn_of_lost(lost: Sequence[Lost], warn: Callable[[str], None]) -> None:
+    """Warn of parameters that are to be trained and are not in the model by themselves."""
+    if lost:
+        more = f", nor are {len(lost) - 1} more" if len(lost) > 1 else ""
+        warn(
+            f"'{lost[0].name}' is not trained as in torch ({lost[0].reason}){more}: export with optimize=False, or by"
+            " poet_onnx.torch.export."
+        )
 
 
 def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from poet_onnx.errors import quoted
-from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS, unmoved
-from poet_onnx.gradients.merged import is_drawn, weight_beside
+from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS, is_drawn, unmoved
+from poet_onnx.gradients.merged import weight_beside
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 WRITER = "tf2onnx"

@@ -32,6 +32,14 @@ def names_of(node: ir.Node) -> list[str]:
     return _NAME.findall(_arguments(node))
 
 
+def moved_names(node: ir.Node, index: int, made: Container[str]) -> tuple[str, ...]:
+    """Return which calls that keep numbers, for which there is no node, may have made what a node reads at an input."""
+    names = names_of(node)
+    if len(names) == len(node.inputs):  # the node reads them in the order of the call
+        names = [names[index]]
+    return tuple(each for each in names if each not in made and each.startswith(_KEEPS))
+
+
 def is_own(node: ir.Node, value: ir.Value, made: Container[str]) -> bool | None:
     """Return whether a tensor that a node reads, which may be a parameter's, is a constant of its call.
 

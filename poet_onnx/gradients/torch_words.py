@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,10 +23,10 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import STOPS_GRADIENT
-from poet_onnx.gradients.evidence import RECURRENT, WEIGHTS
-from poet_onnx.gradients.module_names import names_in
+from poet_onnx.gradients.evidence import RECURRENT, WEIGHTS, is_drawn
+from poet_onnx.gradients.module_names import module_of, names_in
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.gradients.torch_arguments import CALL, gone_sums, is_own, names_of
+from poet_onnx.gradients.torch_arguments import CALL, gone_sums, is_own, moved_names, names_of
 from poet_onnx.passes.node_builder import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -203,6 +203,7 @@ class TorchWords:
         for node in self.graph:
             self._restore_bias(node)
         self.__dict__.pop("_held", None)
+        parted += self._part_moved()
         for node in self.graph:
             absent = [each for each in self._mentioned(node) if not self._held[each] and self._trains(each)]
             self.lost += [
@@ -258,6 +259,48 @@ class TorchWords:
             if not absent:  # a constant of the call, such as the ones of an instance normalization
                 self._give_own(node, index, value, None)
         return 0
+
+    def _part_moved(self) -> int:
+        """Part parameters that a call of another layout is between and their readers, so that no reader mentions them.
+
+        Which they are tell the modules of the readers: each module owns its parameters.
+        """
+        named = {each for node in self.graph for each in self._mentioned(node)}
+        gone: dict[str, list[str]] = {}
+        for each, target in self.targets.items():
+            if self._trains(each) and not self._held[each] and each not in named:
+                gone.setdefault(target.rpartition(".")[0], []).append(each)
+        values = [value for value in self.graph.initializers.values() if value.dtype in REAL] if gone else []
+        parted = sum(self._part_readers(value, gone) for value in values if any(map(self._trains, self.owners(value))))
+        self.__dict__.pop("_held", None)
+        return parted
+
+    def _part_readers(self, value: ir.Value, gone: Mapping[str, Sequence[str]]) -> int:
+        """Give the readers of a tensor tensors of their own where their modules have parameters that are gone."""
+        owned = {self.targets[each].rpartition(".")[0] for each in self.owners(value)}
+        slots = [
+            (node, index, self._mentioned(node) or moved_names(node, index, self._made)) for node, index in value.uses()
+        ]
+        others = [(node, index, names) for node, index, names in slots if names and not self._mentioned(node)]
+        read = {(module_of(node), name) for node, _, names in others for name in names if name != value.name}
+        calls = Counter(module for module, _ in read)
+        if len({name for *_, names in slots for name in names}) < 2 or value.const_value is None or is_drawn(value):
+            return 0
+        parted = 0
+        for node, index, names in others:
+            module = module_of(node)
+            own = gone.get(module, ()) if set(names) != {value.name} else ()
+            if len(own) == calls[module] == len(names) == 1:
+                parted += self._give_own(node, index, value, own[0])
+            elif own or (value.name not in names and module not in owned):
+                self._doubt(own or [each for all_of in gone.values() for each in all_of], value, node)
+        return parted
+
+    def _doubt(self, placeholders: Iterable[str], value: ir.Value, node: ir.Node) -> None:
+        """Call parameters lost that may be merged with a tensor that a node reads."""
+        owners = ", ".join(sorted(repr(self.targets[each]) for each in self.owners(value)))
+        reason = f"may be merged with {owners}, read by '{node.name}'"
+        self.lost += [Lost(self.targets[each], reason) for each in placeholders]
 
     def _in_place_of(self, value: ir.Value, node: ir.Node, mentioned: list[str]) -> str | None:
         """Return what a node's call has where a like call, to which a tensor belongs, has that tensor's owner."""

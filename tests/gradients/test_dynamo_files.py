@@ -117,6 +117,66 @@ def test_fresh_scales_of_group_normalizations_are_apart() -> None:
         assert_is_torchs(nn.Sequential(*parts), torch.linspace(-1.0, 1.5, 24).view(2, 4, 3) ** 2)
 
 
+class Shaped(nn.Module):
+    """Scales by a fresh parameter in another layout, and may add what comes of a fresh bias."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.function, self.weight, self.bias = function, nn.Parameter(torch.zeros(4)), None
+        if function is not None:
+            self.bias = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled tensor."""
+        x, weight = x.cos(), self.weight.view(1, 4)
+        if self.function is None or self.bias is None:
+            return torch.sin(x) + nn.functional.dropout(x, 0.0) * weight
+        return x + self.function(x, weight, self.bias.view(1, 4))
+
+
+def test_fresh_scales_in_another_layout_are_apart() -> None:
+    """No call that reads one mentions a parameter: the module does."""
+    torch.manual_seed(0)
+    with pytest.warns(PoetWarning, match="merged 2 tensors"):
+        assert_is_torchs(nn.Sequential(nn.Linear(4, 4), Shaped(), nn.Linear(4, 4), Shaped(), Shaped()))
+
+
+class Cloned(nn.Module):
+    """Scales by a copy of a fresh parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled tensor."""
+        return torch.sin(x) * self.weight.clone()
+
+
+def test_a_copy_of_a_fresh_scale_is_apart_from_another_one() -> None:
+    torch.manual_seed(0)
+    with pytest.warns(PoetWarning, match="merged 1 tensors"):
+        assert_is_torchs(nn.Sequential(Weighed(lambda y, w: y.cos() * w, torch.ones(4)), Cloned()))
+
+
+def test_a_scale_in_another_layout_that_is_called_twice_is_one() -> None:
+    torch.manual_seed(0)
+    twice = Shaped()
+    net = nn.Sequential(nn.Linear(4, 4), twice, nn.Linear(4, 4), twice)
+    net.register_parameter("unused", nn.Parameter(torch.zeros(4)))
+    made = poet_onnx.train_graph(exported(net), loss="mse")
+    assert len(made.values) == 5
+
+
+def test_two_fresh_parameters_in_another_layout_of_one_module_are_in_doubt() -> None:
+    added = Shaped(lambda x, weight, bias: torch.addcmul(bias, weight, x))
+    model = exported(nn.Sequential(nn.Linear(4, 4), added))
+    with pytest.raises(InputError, match=r"In doubt are '1.\w+' \(-, may be merged with '1.\w+', read by"):
+        poet_onnx.train_graph(model, loss="mse")
+    with pytest.warns(PoetWarning, match=r"'1.\w+' is not trained as in torch \(may be merged with '1.\w+', read by"):
+        poet_onnx.train_graph(model, loss="mse", train="*")
+
+
 class Losing(nn.Module):
     """Calls a function with the results of two layers."""
 
