@@ -14,12 +14,23 @@ _ARGUMENTS = r"\.\w+\]\(args = \((?:[^,()]+, )"
 _SMOOTHED = re.compile(rf"cross_entropy_loss(?:{_ARGUMENTS}{{5}}|.*label_smoothing: )([\d.e-]+)")
 _DROPS = re.compile(rf"scaled_dot_product_attention(?:{_ARGUMENTS}{{4}}|.*dropout_p: )([\d.e-]+)")
 _MEANS = re.compile(r"\bscatter_reduce\.\w+\]\(args = \(.*, mean\)")
+_TRACKS = re.compile(r"\binstance_norm\.\w+\]\(args = \((?:[^,()]+, ){3}%\w+, %\w+, True\b")
+_DIVIDES = re.compile(
+    r"\bavg_pool\dd\.\w+\]\((?:args = \(%\w+, (?:\[[^\]]*\], ){3}\w+, \w+, \d|.*divisor_override: \d)"
+)
 _DETACHED = re.compile(r"detach(?:_\d+)?")
 _ADVICE = "poet_onnx.torch.export writes it as torch computes it."
+_TRACKED = "the running statistics of instance_norm"
+_DIVIDED = "the divisor_override of avg_pool"
+_OTHERWISE = {
+    _TRACKED: "evaluation has not torch's numbers. Make it with track_running_stats=False.",
+    _DIVIDED: "multiply a plain average in its place.",
+}
+"""What to do about what `poet_onnx.torch.export` refuses."""
 
 
 def warn_of_forgotten(graph: ir.Graph, trained: Collection[str], warn: Callable[[str], None]) -> None:
-    """Warn of smoothed labels, means of scattered rows, dropout of attention and `detach` that a file has not.
+    """Warn of what the calls of a file have that its nodes have not.
 
     Args:
         graph: of the model, as the exporter wrote it.
@@ -31,11 +42,13 @@ def warn_of_forgotten(graph: ir.Graph, trained: Collection[str], warn: Callable[
         "the label smoothing of cross_entropy": [name for name, call in calls.items() if _is_more(_SMOOTHED, call)],
         "the mean of scatter_reduce": [name for name, call in calls.items() if _MEANS.search(call)],
         "the dropout of attention": [name for name, call in calls.items() if _is_more(_DROPS, call)],
+        _TRACKED: [name for name, call in calls.items() if _TRACKS.search(call)],
+        _DIVIDED: [name for name, call in calls.items() if _DIVIDES.search(call)],
         "detach, so that gradients flow through it": _without_detach(graph, trained),
     }
     for what, nodes in forgotten.items():
         if nodes:
-            warn(f"torch's exporter left out {what} ({quoted(nodes, 1)}): {_ADVICE}")
+            warn(f"torch's exporter left out {what} ({quoted(nodes, 1)}): {_OTHERWISE.get(what, _ADVICE)}")
 
 
 def _is_more(pattern: re.Pattern[str], call: str) -> bool:

@@ -210,6 +210,25 @@ def test_what_the_exporter_leaves_out_of_a_call_is_told(what: str) -> None:
         poet_onnx.train_graph(exported(Losing(LEFT_OUT[what])), loss="mse")
 
 
+WITHOUT: dict[str, nn.Module] = {
+    "the running statistics of instance_norm": nn.InstanceNorm1d(3, track_running_stats=True),
+    "the divisor_override of avg_pool": nn.AvgPool2d((1, 2), divisor_override=3),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_what_the_exporter_leaves_out_of_a_layer_is_told(what: str) -> None:
+    model = exported(nn.Sequential(nn.Linear(4, 4), WITHOUT[what]), X.view(1, 3, 4))
+    with pytest.warns(PoetWarning, match=rf"left out {what} \('node_\w+'"):
+        poet_onnx.train_graph(model, loss="mse")
+
+
+@pytest.mark.parametrize("layer", [nn.InstanceNorm1d(3), nn.AvgPool2d((1, 2), padding=(0, 1))], ids=type)
+def test_what_the_exporter_keeps_of_a_layer_is_not_told(layer: nn.Module) -> None:
+    model = exported(nn.Sequential(nn.Linear(4, 4), layer), X.view(1, 3, 4))
+    assert poet_onnx.train_graph(model, loss="mse").warnings == ()
+
+
 KEPT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": lambda y, z: functional.cross_entropy(y + z, LABELS),
     "attention": lambda y, z: attention(y, z, 0.0),
