@@ -28,6 +28,7 @@ from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.forward.layer_norm import repeat_scales
+from poet_onnx.gradients.forward.masked import masked_as_where
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.forward_checks import check_forward
@@ -184,7 +185,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         make_forward_only(forward, options.lora)
     _write_quantized_plainly(forward, raises=options.quantize is not None)
     refuse_for_generation(forward.graph)
-    split_plainly(forward)
+    _know_sizes(forward)
     check_number_types(forward, module_of=module_of)
     warnings: list[str] = []
 
@@ -295,6 +296,12 @@ def _forget_shapes(graph: ir.Graph) -> None:
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = None
+
+
+def _know_sizes(model: ir.Model) -> None:
+    """Write what seems to have sizes that depend on numbers, and has not, with sizes that are known."""
+    split_plainly(model)
+    masked_as_where(model)
 
 
 def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:

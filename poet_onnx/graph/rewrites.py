@@ -13,7 +13,8 @@ _INSTEAD = {
     "ScatterElements": "the largest of scattered rows with index_add of those that are the largest",
     "GridSample": "grid_sample with a gather of the four neighbors",
     "STFT": "stft as a convolution with cosines and sines",
-    "NonZero": "routing with every expert for all rows, times a weight that is 0 where it was not chosen",
+    "NonZero": "x[mask] with torch.where over all places, routing with every expert for all rows, times a weight that"
+    " is 0 where it was not chosen",
     "QuantizeLinear": _ROUNDING,
     "DequantizeLinear": _ROUNDING,
 }

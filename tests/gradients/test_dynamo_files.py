@@ -31,17 +31,17 @@ class Weighed(nn.Module):
         return self.function(self.layer(x), self.weight)
 
 
-def exported(module: nn.Module, *inputs: Tensor) -> ir.Model:
+def exported(module: nn.Module, *inputs: Tensor, optimize: bool = True) -> ir.Model:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(module, inputs or (X,), dynamo=True, verbose=False)
+        program = torch.onnx.export(module, inputs or (X,), dynamo=True, verbose=False, optimize=optimize)
     assert program is not None
     return program.model
 
 
-def assert_is_torchs(module: nn.Module, x: Tensor = X) -> None:
+def assert_is_torchs(module: nn.Module, x: Tensor = X, *, optimize: bool = True) -> None:
     """Compare every gradient of the exporter's own file with torch's."""
-    made = poet_onnx.train_graph(exported(module, x), loss="mse")
+    made = poet_onnx.train_graph(exported(module, x, optimize=optimize), loss="mse")
     feeds = {made.training.graph.inputs[0].name: x.numpy(), "target": np.zeros(x.shape, np.float32), **made.values}
     feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in made.values.items()}
     after = run_step(ir.to_proto(made.training).SerializeToString(), feeds | {"lazy_reset_grad": np.ones(1, np.bool_)})
@@ -175,6 +175,33 @@ def test_two_fresh_parameters_in_another_layout_of_one_module_are_in_doubt() -> 
         poet_onnx.train_graph(model, loss="mse")
     with pytest.warns(PoetWarning, match=r"'1.\w+' is not trained as in torch \(may be merged with '1.\w+', read by"):
         poet_onnx.train_graph(model, loss="mse", train="*")
+
+
+def setting(y: Tensor, w: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    """Return a product of which a mask sets some numbers."""
+    y = torch.sin(y) * w
+    y[mask] = value
+    return y.cos()
+
+
+SET: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a number": lambda y, w: setting(y, w, y > 0.1, 0.5),
+    "rows": lambda y, w: setting(y, w, y[:, 0] > 0.1, 0.0),
+    "what is computed": lambda y, w: setting(y, w, y > 0.1, y.mean()),
+}
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("what", SET)
+def test_numbers_that_a_mask_sets_train(what: str, *, optimize: bool) -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(Weighed(SET[what], torch.randn(4)), optimize=optimize)
+
+
+def test_what_a_mask_sets_to_different_numbers_is_refused() -> None:
+    net = Weighed(lambda y, w: setting(y, w, y > 0.1, (2 * y)[y > 0.1]), torch.randn(4))
+    with pytest.raises(InputError, match=r"operator NonZero.*In torch write x\[mask\] with torch\.where"):
+        poet_onnx.train_graph(exported(net), loss="mse")
 
 
 class Losing(nn.Module):
