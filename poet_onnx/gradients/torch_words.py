@@ -273,7 +273,23 @@ class TorchWords:
         values = [value for value in self.graph.initializers.values() if value.dtype in REAL] if gone else []
         parted = sum(self._part_readers(value, gone) for value in values if any(map(self._trains, self.owners(value))))
         self.__dict__.pop("_held", None)
+        for node in self.graph if gone else ():
+            self._doubt_parts(node, gone)
         return parted
+
+    def _doubt_parts(self, split: ir.Node, gone: Mapping[str, Sequence[str]]) -> None:
+        """Call parameters lost that were split as another one was, of which the exporter kept one Split."""
+        whole = split.inputs[0] if split.op_type == "Split" else None
+        if whole is None or not whole.is_initializer() or whole.const_value is None or is_drawn(whole):
+            return
+        owned = {self.targets[each].rpartition(".")[0] for each in self.owners(whole)}
+        for part in split.outputs:
+            slots = [(node, moved_names(node, index, self._made)) for node, index in part.uses()]
+            calls = {name for _, names in slots for name in names}
+            for node, _ in slots:
+                own = gone.get(module_of(node), ())
+                if own and (len(calls) > 1 or module_of(node) not in owned):
+                    self._doubt(own, whole, node)
 
     def _part_readers(self, value: ir.Value, gone: Mapping[str, Sequence[str]]) -> int:
         """Give the readers of a tensor tensors of their own where their modules have parameters that are gone."""

@@ -177,6 +177,20 @@ def test_two_fresh_parameters_in_another_layout_of_one_module_are_in_doubt() -> 
         poet_onnx.train_graph(model, loss="mse", train="*")
 
 
+def test_fresh_parameters_that_are_split_alike_are_in_doubt() -> None:
+    """The exporter keeps one Split of two, and one of the parameters."""
+
+    def modulated(y: Tensor, w: Tensor) -> Tensor:
+        scale, shift = w.chunk(2)
+        return torch.sin(y) * (scale + y) + shift
+
+    model = exported(nn.Sequential(Weighed(modulated, torch.zeros(8)), Weighed(modulated, torch.zeros(8))))
+    with pytest.raises(InputError, match=r"In doubt are '1.weight' \(-, may be merged with '0.weight', read by"):
+        poet_onnx.train_graph(model, loss="mse")
+    made = poet_onnx.train_graph(exported(Weighed(modulated, torch.zeros(8))), loss="mse")
+    assert made.values.keys() == {"weight", "layer.weight", "layer.bias"}
+
+
 def setting(y: Tensor, w: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
     """Return a product of which a mask sets some numbers."""
     y = torch.sin(y) * w
