@@ -9,6 +9,8 @@ The calls are replaced while a module is traced, so that both exporters, trainin
   `cosine_similarity` what it does with lengths below its eps.
 - `cross_entropy` loses its `label_smoothing` in the dynamo exporter, which the legacy one refuses; of probabilities
   both write what ONNX does not know.
+- `gaussian_nll_loss` looks whether variances are negative, which the dynamo exporter cannot write. So do distributions
+  with their arguments, which they do not while they are traced.
 - `multi_margin_loss` becomes a clamp, which has a gradient where a margin is just kept.
 - `scatter_reduce` is in a module of its own.
 - `scaled_dot_product_attention` is exported of four dimensions alone.
@@ -41,8 +43,21 @@ def with_rewritten_functions() -> Iterator[None]:
         found = written[func](*args, **kwargs) if func in written else None
         return func(*args, **kwargs) if found is None else found
 
-    with answered(write):
+    with answered(write), _without_validation():
         yield
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """Let distributions of `torch.distributions` not look at the numbers that they are given, in this context."""
+    from torch.distributions import Distribution
+
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
@@ -61,6 +76,7 @@ def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
         functional.cosine_similarity: _cosine,
         functional.pairwise_distance: _distance,
         functional.cross_entropy: _cross_entropy,
+        functional.gaussian_nll_loss: _gaussian,
         functional.multi_margin_loss: _margins,
     }
 
@@ -130,11 +146,15 @@ def _distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim
     return found
 
 
-def _given(function: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """Return the arguments of a loss by name; None where they are of torch's old ways to say the reduction."""
+def _by_name(function: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any]:
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    named = dict(bound.arguments)
+    return dict(bound.arguments)
+
+
+def _given(function: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """Return the arguments of a loss by name; None where they are of torch's old ways to say the reduction."""
+    named = _by_name(function, args, kwargs)
     old = [named.pop(each) for each in ("size_average", "reduce")]
     return named if old == [None, None] else None
 
@@ -173,6 +193,21 @@ def _even(losses: Tensor, target: Tensor, weight: Tensor | None, ignore_index: i
         return losses.sum()
     counts = losses.new_ones(target.shape) if weight is None else weight[target.masked_fill(is_ignored, 0)]
     return losses.sum() / counts.masked_fill(is_ignored, 0.0).sum()
+
+
+def _gaussian(*args: Any, **kwargs: Any) -> Tensor:
+    """Return how unlikely numbers are; to a gradient, torch's eps is a number that it adds to a variance."""
+    import torch
+    from torch.nn import functional
+
+    named = _by_name(functional.gaussian_nll_loss, args, kwargs)
+    input, var = named["input"], named["var"]
+    var = torch.full_like(input, var) if isinstance(var, float) else var
+    if var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    var = var + (var.clamp_min(named["eps"]) - var).detach()
+    losses = (torch.log(var) + (input - named["target"]) ** 2 / var) / 2
+    return _reduced(losses + math.log(2 * math.pi) / 2 if named["full"] else losses, named["reduction"])
 
 
 def _margins(*args: Any, **kwargs: Any) -> Tensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from deep import sampled
-from torch import Tensor, nn
+from torch import Tensor, distributions, nn
 from torch.nn import functional
 from torch_options import OPTIONS
 
@@ -179,3 +179,25 @@ def test_attention_of_any_number_of_dimensions_is_torchs(name: str, exporter: st
         return functional.scaled_dot_product_attention(x, x * y, y, **options)
 
     assert_is_torchs(function, (x, y), tmp_path, exporter)
+
+
+def normal(y: Tensor, x: Tensor) -> distributions.Normal:
+    return distributions.Normal(y, functional.softplus(x))
+
+
+UNLIKELY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gaussian_nll_loss": lambda y, x: functional.gaussian_nll_loss(y, x, (y * x).square(), reduction="none"),
+    "one variance, full": lambda y, x: functional.gaussian_nll_loss(y, x, x[:, 0].exp(), full=True, eps=1.5),
+    "a fixed variance": lambda y, x: functional.gaussian_nll_loss(y, x, 0.5, reduction="sum"),
+    "Normal": lambda y, x: normal(y, x).log_prob(y + x),
+    "Categorical": lambda y, x: distributions.Categorical(logits=y * x).entropy(),
+    "kl_divergence": lambda y, x: distributions.kl_divergence(normal(y, x), distributions.Normal(0.0, 1.0)),
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", sampled(list(UNLIKELY), "gaussian_nll_loss", "Normal"))
+def test_likelihoods_are_torchs(name: str, exporter: str, tmp_path: Path) -> None:
+    validates = distributions.Distribution._validate_args
+    assert_is_torchs(UNLIKELY[name], (near(2.0), near(1.0).flip(1)), tmp_path, exporter)
+    assert distributions.Distribution._validate_args is validates
