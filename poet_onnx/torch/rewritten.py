@@ -7,6 +7,8 @@ The calls are replaced while a module is traced, so that both exporters, trainin
   has the wrong sign where y is 0 and x below.
 - `softplus` loses its threshold, `pairwise_distance` its eps, which the legacy exporter adds to the power, and
   `cosine_similarity` what it does with lengths below its eps.
+- `cdist` is not written by the dynamo exporter, and by the legacy one with p=1 as powers of negative numbers.
+- `embedding_bag` becomes a loop, also where all bags are as large.
 - `cross_entropy` loses its `label_smoothing` in the dynamo exporter, which the legacy one refuses; of probabilities
   both write what ONNX does not know.
 - `gaussian_nll_loss` looks whether variances are negative, which the dynamo exporter cannot write. So do distributions
@@ -29,6 +31,9 @@ from poet_onnx.torch.scattered import scatter_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_FEW = 25
+"""Up to so many points torch computes their distances one by one, and by a product of matrices beyond."""
 
 _LINEAR = 15
 """From here on log(1 + exp(x)) is x, to single precision."""
@@ -75,6 +80,8 @@ def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
         functional.softplus: _softplus,
         functional.cosine_similarity: _cosine,
         functional.pairwise_distance: _distance,
+        torch.cdist: _distances,
+        functional.embedding_bag: _bags,
         functional.cross_entropy: _cross_entropy,
         functional.gaussian_nll_loss: _gaussian,
         functional.multi_margin_loss: _margins,
@@ -144,6 +151,40 @@ def _distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim
 
     found: Tensor = torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
     return found
+
+
+def _distances(
+    x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = "use_mm_for_euclid_dist_if_necessary"
+) -> Tensor | None:
+    """Return the distance of each of some points from each of others; where it is 0 it has no gradient."""
+    import torch
+
+    if p == math.inf:  # of which torch gives the whole gradient to each of equal differences
+        return None
+    is_large = max(x1.shape[-2], x2.shape[-2]) > _FEW and compute_mode != "donot_use_mm_for_euclid_dist"
+    if p != 2 or not (is_large or compute_mode == "use_mm_for_euclid_dist"):
+        found: Tensor = torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+        return found
+    squares = [(each * each).sum(-1) for each in (x1, x2)]
+    total = squares[0].unsqueeze(-1) + squares[1].unsqueeze(-2) - 2 * x1 @ x2.transpose(-1, -2)
+    is_nothing = total <= 0
+    return total.masked_fill(is_nothing, 1.0).sqrt().masked_fill(is_nothing, 0.0)
+
+
+def _bags(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Return what bags of as many words each make; None where they are of other sizes, or words do not count."""
+    from torch.nn import functional
+
+    named = _by_name(functional.embedding_bag, args, kwargs)
+    plain = all(named[each] is None for each in ("max_norm", "padding_idx")) and not named["scale_grad_by_freq"]
+    if named["input"].dim() != 2 or not plain:
+        return None
+    words = functional.embedding(named["input"], named["weight"])
+    if named["mode"] == "max":
+        return words.max(1).values
+    if named["per_sample_weights"] is not None:
+        words = words * named["per_sample_weights"].unsqueeze(-1)
+    return words.sum(1) if named["mode"] == "sum" else words.mean(1)
 
 
 def _by_name(function: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any]:

@@ -85,8 +85,9 @@ class Bag(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return scores."""
-        found = self.words(ids)
-        return self.head(found if isinstance(self.words, nn.EmbeddingBag) else found.mean(1))
+        if isinstance(self.words, nn.EmbeddingBag):
+            return self.head(self.words(ids.flatten(), torch.arange(0, ids.numel(), ids.shape[1])))
+        return self.head(self.words(ids).mean(1))
 
 
 @dataclass(frozen=True)

@@ -201,3 +201,35 @@ def test_likelihoods_are_torchs(name: str, exporter: str, tmp_path: Path) -> Non
     validates = distributions.Distribution._validate_args
     assert_is_torchs(UNLIKELY[name], (near(2.0), near(1.0).flip(1)), tmp_path, exporter)
     assert distributions.Distribution._validate_args is validates
+
+
+MEASURED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cdist": torch.cdist,
+    "of 1": lambda y, x: torch.cdist(y, x, p=1),
+    "of 3, in batches": lambda y, x: torch.cdist(y[None].expand(2, -1, -1), x, 3.0),
+    "by a product": lambda y, x: torch.cdist(y, x, compute_mode="use_mm_for_euclid_dist"),
+    "one by one": lambda y, x: torch.cdist(y.repeat(9, 1), x, compute_mode="donot_use_mm_for_euclid_dist"),
+    "of many": lambda y, x: torch.cdist(y.repeat(7, 1), x.mul(2)) / 1e3,
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", sampled(list(MEASURED), "cdist", "of 1", "of many"))
+def test_distances_of_points_are_torchs(name: str, exporter: str, tmp_path: Path) -> None:
+    assert_is_torchs(MEASURED[name], (near(2.0), near(1.0, 2).flip(1) + 0.3), tmp_path, exporter)
+
+
+WORDS = torch.tensor([[0, 2, 2], [3, 1, 0]])
+BAGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda y, x: functional.embedding_bag(WORDS, y),
+    "sum": lambda y, x: functional.embedding_bag(WORDS, y, mode="sum"),
+    "max": lambda y, x: functional.embedding_bag(WORDS, y, mode="max"),
+    "weighed": lambda y, x: functional.embedding_bag(WORDS, y, mode="sum", per_sample_weights=x[:2, :3]),
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", sampled(list(BAGS), "mean", "weighed"))
+def test_bags_of_as_many_words_are_torchs(name: str, exporter: str, tmp_path: Path) -> None:
+    function = BAGS[name]
+    assert_is_torchs(lambda y, x: function(y, x) + x.sum(), (near(2.0), near(1.0).flip(1)), tmp_path, exporter)
