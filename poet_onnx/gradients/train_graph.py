@@ -29,6 +29,7 @@ from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.forward.layer_norm import repeat_scales
 from poet_onnx.gradients.forward.masked import masked_as_where
+from poet_onnx.gradients.forward.padding import say_pads
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.forward_checks import check_forward
@@ -201,7 +202,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     forward.metadata_props[NETWORK_KEY] = network_of(forward, chosen.trained)  # all graphs are copies
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), SqueezeOperands(), PairOperands())(forward)
-    say_sizes(forward)
+    _say_sizes(forward)
     repeat_scales(forward)
     masks_as_dropout(forward)
     warn_of_draws(forward.graph, warn)
@@ -296,6 +297,12 @@ def _forget_shapes(graph: ir.Graph) -> None:
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = None
+
+
+def _say_sizes(model: ir.Model) -> None:
+    """Write in numbers what follows from sizes: for evaluation, too, whose runtime knows no `auto_pad` of dilations."""
+    say_sizes(model)
+    say_pads(model)
 
 
 def _know_sizes(model: ir.Model) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from cli_runs import Cli
@@ -354,3 +355,23 @@ def test_a_training_graph_is_not_differentiated_again(cli: Cli, forward: Path, t
     assert cli("train-graph", forward, "-o", tmp_path / "made", "--loss", "mse").code == 0
     again = cli("train-graph", tmp_path / "made" / "training_model.onnx", "-o", tmp_path / "again")
     assert (again.code, "computes gradients already" in again.err) == (2, True)
+
+
+def test_dilated_windows_that_keep_the_size_are_evaluated_too(tmp_path: Path) -> None:
+    """ONNX Runtime has no kernel for them where the padding is automatic, as torch's legacy exporter writes it."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[1,2,9] x) => (float[1,3,9] y)'
+        ' { y = Conv <auto_pad = "SAME_UPPER", dilations = [2], kernel_shape = [4]> (x, weight) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(random(3, 2, 4), "weight"))
+    path = tmp_path / "net.onnx"
+    poet_onnx.rewrite(model, loss="mse", device="host", target="stock", optimizer="sgd").save(path)
+    session = poet_onnx.TrainingSession(path, path.with_suffix(".safetensors"), eval_model=tmp_path / "net.eval.onnx")
+    batch = random(1, 2, 9), np.zeros((1, 3, 9), np.float32)
+    session.eval()
+    loss = session.step(*batch)
+    session.export_inference_model(tmp_path / "trained.onnx")
+    (y,) = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": batch[0]})
+    assert loss == pytest.approx(np.square(y).mean(), rel=1e-5)
+    session.train()
+    assert session.step(*batch) == loss
