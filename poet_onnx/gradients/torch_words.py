@@ -348,6 +348,8 @@ class TorchWords:
         if node.op_type not in _BIASED or weight is None or not weight.is_initializer() or len(mentioned) != 2:
             return
         first, bias = mentioned
+        if _called(node) == "addmm" and self.targets[first].endswith("bias"):  # by that name: it might be a matrix
+            first, bias = bias, first
         if first not in self.owners(weight) or not self._trains(bias) or self._is_changed(weight):
             return
         own = self.graph.initializers.get(self.targets[bias])  # there already if a layer is called twice

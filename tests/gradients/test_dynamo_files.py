@@ -141,6 +141,23 @@ def test_fresh_scales_in_another_layout_are_apart() -> None:
         assert_is_torchs(nn.Sequential(nn.Linear(4, 4), Shaped(), nn.Linear(4, 4), Shaped(), Shaped()))
 
 
+class Turned(nn.Module):
+    """A linear layer as in GPT-2, whose weight has its inputs first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer makes."""
+        return torch.addmm(self.bias, torch.sin(x), self.weight)
+
+
+def test_a_bias_of_zeros_that_stands_before_the_weight_is_brought_back() -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(nn.Sequential(Turned(), Turned()))
+
+
 class Cloned(nn.Module):
     """Scales by a copy of a fresh parameter."""
 
