@@ -5,17 +5,19 @@
 namespace poet {
 namespace {
 
-// No larger numbers in a window: what is computed of them then fits into 64 bits.
-constexpr int64_t kLargestStep = int64_t{1} << 16;
+// No larger numbers in a window, and no more windows over an image: what is computed of them then fits into 64 bits.
+constexpr uint64_t kLargestStep = uint64_t{1} << 16;
+constexpr uint64_t kMostWindows = uint64_t{1} << 32;  // a line of sound has more than an image has rows
 
 constexpr Axis kNoAxis{1, 1, 1, 0};
 
-uint64_t entry(const NodeInfo& node, const char* name, size_t index, size_t count, int64_t least) {
+uint64_t entry(const NodeInfo& node, const char* name, size_t index, size_t count, int64_t least,
+               uint64_t most = kLargestStep) {
   const Shape list = node.require_shape(name);
   if (list.rank() != count)
     throw Error(std::string("the attribute '") + name + "' must have " + std::to_string(count) + " entries");
   const int64_t value = list.data()[index];
-  if (value < least || value > kLargestStep)
+  if (value < least || static_cast<uint64_t>(value) > most)
     throw Error(std::string("the attribute '") + name + "' holds " + std::to_string(value) + ", which is out of range");
   return static_cast<uint64_t>(value);
 }
@@ -55,7 +57,7 @@ Windows::Windows(const NodeInfo& node) : kernel_(node.require_shape("kernel")), 
   const size_t count = dimensions();
   if (count < 1 || count > 3)
     throw Error("windows have " + std::to_string(count) + " dimensions, but must have one to three");
-  const auto windows = [&](size_t index) { return entry(node, "pixels", index, count, 1); };
+  const auto windows = [&](size_t index) { return entry(node, "pixels", index, count, 1, kMostWindows); };
   const size_t row = count == 3;  // the dimension that rows are counted in
   depth_ = row == 1 ? read_axis(node, 0, count) : kNoAxis;
   rows_ = read_axis(node, row, count);
@@ -63,6 +65,8 @@ Windows::Windows(const NodeInfo& node) : kernel_(node.require_shape("kernel")), 
   deep_ = row == 1 ? windows(0) : 1;
   height_ = windows(row);
   width_ = count > 1 ? windows(row + 1) : 1;
+  if (deep_ > kMostWindows / height_ / width_)
+    throw Error("the attribute 'pixels' is " + to_string(shape_) + ", which are too many windows");
 }
 
 Image Windows::image(uint64_t channels, const Shape& shape, size_t first) const {

@@ -117,6 +117,24 @@ def test_gradients_are_torchs(
 ) -> None:
     """Of lines, images and volumes, whichever windows and columns are taken at a time."""
     stride, dilation, begin = sliding.get("stride", 1), sliding.get("dilation", 1), sliding.get("begin", 0)
+    check_gradients(strip, columns, image, weight, stride=stride, dilation=dilation, begin=begin)
+
+
+def test_a_line_has_more_windows_than_an_image_has_rows() -> None:
+    check_gradients((1, 30_000), 100, (80_000,), (2, 4, 5), stride=1, dilation=1, begin=2)
+
+
+def check_gradients(
+    strip: tuple[int, int],
+    columns: int,
+    image: tuple[int, ...],
+    weight: tuple[int, ...],
+    *,
+    stride: int,
+    dilation: int,
+    begin: int,
+) -> None:
+    """Compare the gradients of three images of four channels with torch's."""
     rank, group = len(image), 4 // weight[1]
     random = torch.Generator().manual_seed(3)
     x = torch.randn(3, 4, *image, generator=random)
