@@ -21,6 +21,7 @@ from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.conv_stored import BACKWARD, PANEL_FILTERS
 from poet_onnx.graph.operators.linear import most_rows, piece_rows
+from poet_onnx.graph.operators.windows import rows_of
 from poet_onnx.passes.panel_comparison import CONVOLUTION, FILTERS, IMAGE, ConvComparison, Windows
 from poet_onnx.passes.panel_layers import (
     is_product,
@@ -204,7 +205,7 @@ def _windows(node: ir.Node) -> Windows:
 def _strip(node: ir.Node, d_y: ir.Value) -> tuple[int, int]:
     """Return how many images and rows of windows a gradient takes at a time: a product has all of one image."""
     if node.domain != POET_DOMAIN:
-        return 1, sizes_of(d_y)[2]
+        return 1, rows_of(sizes_of(d_y)[2:])[0]
     images, rows = (node.attributes.get_int(name, 1) for name in _STRIP)
     return images, rows
 

@@ -9,6 +9,8 @@ namespace {
 constexpr uint64_t kLargestStep = uint64_t{1} << 16;
 constexpr uint64_t kMostWindows = uint64_t{1} << 32;  // a line of sound has more than an image has rows
 
+constexpr uint64_t kLongRow = 256;  // windows (poet_onnx/graph/operators/windows.py has the same)
+
 constexpr Axis kNoAxis{1, 1, 1, 0};
 
 uint64_t entry(const NodeInfo& node, const char* name, size_t index, size_t count, int64_t least,
@@ -58,13 +60,15 @@ Windows::Windows(const NodeInfo& node) : kernel_(node.require_shape("kernel")), 
   if (count < 1 || count > 3)
     throw Error("windows have " + std::to_string(count) + " dimensions, but must have one to three");
   const auto windows = [&](size_t index) { return entry(node, "pixels", index, count, 1, kMostWindows); };
-  const size_t row = count == 3;  // the dimension that rows are counted in
+  is_long_ = count == 2 && windows(1) >= kLongRow;
+  const size_t row = count == 3 || is_long_;  // the dimension that rows are counted in
+  const bool is_wide = row + 1 < count;
   depth_ = row == 1 ? read_axis(node, 0, count) : kNoAxis;
   rows_ = read_axis(node, row, count);
-  columns_ = count > 1 ? read_axis(node, row + 1, count) : kNoAxis;
+  columns_ = is_wide ? read_axis(node, row + 1, count) : kNoAxis;
   deep_ = row == 1 ? windows(0) : 1;
   height_ = windows(row);
-  width_ = count > 1 ? windows(row + 1) : 1;
+  width_ = is_wide ? windows(row + 1) : 1;
   if (deep_ > kMostWindows / height_ / width_)
     throw Error("the attribute 'pixels' is " + to_string(shape_) + ", which are too many windows");
 }
@@ -72,6 +76,7 @@ Windows::Windows(const NodeInfo& node) : kernel_(node.require_shape("kernel")), 
 Image Windows::image(uint64_t channels, const Shape& shape, size_t first) const {
   const auto size = [&](size_t index) { return static_cast<uint64_t>(shape.data()[first + index]); };
   if (dimensions() == 1) return {channels, 1, size(0), 1};
+  if (is_long_) return {channels, size(0), size(1), 1};
   if (dimensions() == 2) return {channels, 1, size(0), size(1)};
   return {channels, size(0), size(1), size(2)};
 }

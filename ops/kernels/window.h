@@ -31,7 +31,8 @@ Axis read_axis(const NodeInfo& node, size_t index, size_t dimensions);  // throw
 Shape require_image(const NodeInfo& node, size_t dimensions);
 Shape joined(uint64_t first, uint64_t second, const Shape& more);
 
-// A line of numbers is an image of width 1.
+// A line of numbers is an image of width 1. So is each row of an image with long ones, of which a strip may then have a
+// part.
 struct Image {
   uint64_t channels, depth, height, width;
 
@@ -88,6 +89,7 @@ class Windows {
   void each_run(const Image& image, uint64_t row, const Strip& strip, Use&& use) const;
 
   Shape kernel_, shape_;
+  bool is_long_;  // whether rows of an image are lines
   Axis depth_, rows_, columns_;
   uint64_t deep_, height_, width_;  // how many windows there are
 };

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
 from poet_onnx.graph.operators.spec import Attribute
 
+_LONG_ROW = 256
+"""Windows (ops/kernels/window.cpp has the same)."""
+
 WINDOW = (
     Attribute("kernel", "INTS", "Taps, rows first."),
     Attribute("strides", "INTS", "From one window to the next."),
@@ -27,8 +30,12 @@ STRIP = (
 
 
 def rows_of(pixels: Sequence[int]) -> tuple[int, int]:
-    """Return how many rows the windows over an image make, and how wide these are: those of a line are 1 wide."""
-    width = pixels[-1] if len(pixels) > 1 else 1
+    """Return how many rows the windows over an image make, and how wide these are: those of a line are 1 wide.
+
+    Long rows of an image are lines, so that a strip may have a part of one.
+    """
+    is_line = len(pixels) == 1 or (len(pixels) == 2 and pixels[-1] >= _LONG_ROW)
+    width = 1 if is_line else pixels[-1]
     return math.prod(pixels) // max(width, 1), width
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -9,13 +10,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from lowering_case import Case
+from lowering_case import Case, node
 from lowering_cases import CASES
 from lowering_results import expected, payload
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
 from stock_environment import NEEDS_STOCK
 
 from poet_onnx.errors import InputError
+from poet_onnx.graph.operators.windows import strips
 from poet_onnx.passes.lowering import LowerTraining, prepare
 from poet_onnx.passes.normalize import WriteShapes, normalize
 
@@ -148,3 +150,18 @@ def test_a_model_for_the_training_runtime_stays_as_it_is() -> None:
     model = CASES[0].model()
     prepare(target="training")(model)
     assert [node.op_type for node in model.graph] == ["ConvGrad"]
+
+
+def test_gradients_of_long_rows_need_little_beside_them() -> None:
+    """Of an image that is one pixel high, as lines of sound or of measured currents are."""
+    image, filters = (1, 16, 1, 4000), (16, 16, 1, 64)
+    feeds = {"dy": np.zeros((1, 16, 1, 3937), np.float32), "x": np.zeros(image, np.float32)}
+    feeds["w"] = np.zeros(filters, np.float32)
+    made = node("ConvGrad", "dy x w", "dx dw", kernel_shape=filters[2:])
+    model = lowered(Case("long rows", (made,), feeds, {"dx": image, "dw": filters}))
+    windows = [
+        max(strips(feeds["dy"].shape, *(each.attributes.get_int(name) for name in ("images", "rows"))))
+        for each in model.graph
+    ]
+    assert kernels_in(model) == {"ConvDataGradient", "ConvWeightGradient"}
+    assert max(windows) * math.prod(filters[1:]) < 6 * math.prod(image)

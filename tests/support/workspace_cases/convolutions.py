@@ -8,6 +8,7 @@ from workspace_case import MS, Case
 
 X = (2, 6, 9, 8)
 WINDOW = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2], "pixels": [5, 8]}
+LONG = {"kernel": [2, 5], "strides": [1, 1], "dilations": [1, 1], "begins": [0, 2], "pixels": [1, 256]}
 POINT = {"kernel": [1, 1], "strides": [1, 1], "dilations": [1, 1], "begins": [0, 0], "pixels": [5, 8]}
 
 
@@ -96,12 +97,12 @@ def weight_gradient_cases() -> list[Case]:
     return [
         Case(
             "ConvWeightGradient",
-            ((batch, 12, 5, 8), (batch, 6, *image)),
+            ((batch, 12, *sliding["pixels"]), (batch, 6, *image)),
             ((12, 6 // group, *sliding["kernel"]),),
             {**sliding, "group": group, "images": images, "rows": rows, "columns": columns},
             "poet",
         )
-        for sliding, image in ((WINDOW, [9, 8]), (POINT, [5, 8]))
+        for sliding, image in ((WINDOW, [9, 8]), (POINT, [5, 8]), (LONG, [2, 256]))
         for batch in (1, 3)
         for group in (1, 2)
         for images, rows in ((1, 2), (1, 5), (2, 2))
@@ -114,12 +115,12 @@ def data_gradient_cases() -> list[Case]:
     return [
         Case(
             "ConvDataGradient",
-            ((batch, 12, 5, 8), (12, 6 // group, *sliding["kernel"])),
+            ((batch, 12, *sliding["pixels"]), (12, 6 // group, *sliding["kernel"])),
             ((batch, 6, *image),),
             {**sliding, "image": image, "group": group, "images": images, "rows": rows},
             "poet",
         )
-        for sliding, image in ((WINDOW, [9, 8]), (POINT, [5, 8]))
+        for sliding, image in ((WINDOW, [9, 8]), (POINT, [5, 8]), (LONG, [2, 256]))
         for batch in (1, 3)
         for group in (1, 2)
         for images, rows in ((1, 2), (1, 5), (2, 2), (4, 5))
