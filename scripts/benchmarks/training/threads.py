@@ -31,7 +31,7 @@ WORKER = Path(__file__).resolve().with_name("threads_worker.py")
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "threads.csv"
 RUNTIMES, FORMS, THREADS = ("training", "stock"), ("original", "rewritten"), (1, 2)
 BUDGET, GAP, TIME_LIMIT_SECONDS = "75%", 0.5, 20.0
-TURNS, STEPS = 12, 4
+TURNS, STEPS = 4, 12
 LONG_SECONDS = 0.3
 """A step that takes longer is run once in a turn."""
 
