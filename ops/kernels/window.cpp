@@ -118,23 +118,26 @@ void Windows::each_run(const Image& image, uint64_t row, const Strip& strip, Use
 }
 
 void Windows::row(const Image& image, const float* from, uint64_t row, const Strip& strip, float* to) const {
-  std::fill_n(to, strip.rows * width_, 0.0F);
+  const uint64_t windows = strip.rows * width_;
+  std::fill_n(to, strip.images * windows, 0.0F);
   each_run(image, row, strip, [&](uint64_t place, uint64_t pixel, uint64_t count, uint64_t step) {
-    if (step == 1) {
-      std::copy_n(from + pixel, count, to + place);
-    } else {
-      for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * step];
+    const float* seen = from + strip.image * image.size() + pixel;
+    float* made = to + place;
+    for (uint64_t n = 0; n < strip.images; ++n, seen += image.size(), made += windows) {
+      if (step == 1) {
+        std::copy_n(seen, count, made);
+      } else {
+        for (uint64_t k = 0; k < count; ++k) made[k] = seen[k * step];
+      }
     }
   });
 }
 
 void Windows::columns(const Workers& workers, const Image& image, const Strip& strip, const float* from, uint64_t first,
                       uint64_t count, float* to) const {
-  const uint64_t windows = strip.rows * width_;
-  each_item(workers, count * strip.images, windows, [&](uint64_t each) {
-    const uint64_t n = strip.image + each % strip.images;
-    row(image, from + n * image.size(), first + each / strip.images, strip, to + each * windows);
-  });
+  const uint64_t windows = samples(strip);
+  each_item(workers, count, windows,
+            [&](uint64_t each) { row(image, from, first + each, strip, to + each * windows); });
 }
 
 float* Windows::turned(const Workers& workers, uint64_t filters, const Strip& strip, float* from, uint64_t first,
@@ -150,28 +153,31 @@ float* Windows::turned(const Workers& workers, uint64_t filters, const Strip& st
   return spare;
 }
 
-// Adds up the columns of an image of one channel, whose rows are `pitch` floats apart.
+// Adds up the columns of one channel of a strip's images; `to`: the channel of the first of them.
 void Windows::plane(const Image& image, const float* columns, uint64_t pitch, const Strip& strip, float* to) const {
-  if (strip.row == 0) std::fill_n(to, image.size(), 0.0F);
+  const uint64_t windows = strip.rows * width_;
+  for (uint64_t n = 0; n < strip.images && strip.row == 0; ++n)
+    std::fill_n(to + n * image.size(), image.pixels(), 0.0F);
   for (uint64_t tap = 0; tap < taps(); ++tap)
     each_run(image, tap, strip, [&](uint64_t place, uint64_t pixel, uint64_t count, uint64_t step) {
-      const float* const added = columns + tap * pitch + place;
-      if (step == 1) {
-        for (uint64_t k = 0; k < count; ++k) to[pixel + k] += added[k];
-      } else {
-        for (uint64_t k = 0; k < count; ++k) to[pixel + k * step] += added[k];
+      const float* added = columns + tap * pitch + place;
+      float* sums = to + pixel;
+      for (uint64_t n = 0; n < strip.images; ++n, added += windows, sums += image.size()) {
+        if (step == 1) {
+          for (uint64_t k = 0; k < count; ++k) sums[k] += added[k];
+        } else {
+          for (uint64_t k = 0; k < count; ++k) sums[k * step] += added[k];
+        }
       }
     });
 }
 
 void Windows::images(const Workers& workers, const Image& image, uint64_t channels, const Strip& strip,
                      const float* columns, uint64_t pitch, float* to) const {
-  const Image one{1, image.depth, image.height, image.width};
-  const uint64_t windows = strip.rows * width_;
-  each_item(workers, channels * strip.images, one.size() + taps() * windows, [&](uint64_t each) {
-    const uint64_t n = each / channels, channel = each % channels;
-    plane(one, columns + channel * taps() * pitch + n * windows, pitch, strip,
-          to + (strip.image + n) * image.size() + channel * one.size());
+  const uint64_t floats = strip.images * image.pixels() + taps() * samples(strip);
+  each_item(workers, channels, floats, [&](uint64_t channel) {
+    plane(image, columns + channel * taps() * pitch, pitch, strip,
+          to + strip.image * image.size() + channel * image.pixels());
   });
 }
 
