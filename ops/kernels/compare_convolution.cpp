@@ -18,15 +18,15 @@ std::vector<int64_t> joined(std::vector<int64_t> first, const std::vector<int64_
   return first;
 }
 
-// `adds`: to what other windows made of a gradient.
-RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_biased, bool adds) {
+// The convolution, or the product that makes columns of its images' gradient.
+RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_biased) {
   Attributes attributes(node.api());
   if (product != Product::kConvolution) {
-    attributes.add("transA", int64_t{product == Product::kImage});
-    attributes.add("transB", int64_t{product == Product::kFilters});
+    attributes.add("transA", int64_t{1});
+    attributes.add("transB", int64_t{0});
     attributes.add("alpha", 1.0F);
     attributes.add("beta", 1.0F);
-    return RuntimeOperator(node, {"Gemm", "", 13}, attributes, adds ? 3 : 2);
+    return RuntimeOperator(node, {"Gemm", "", 13}, attributes, 2);
   }
   attributes.add("kernel_shape", node.require_ints("kernel"));
   attributes.add("strides", node.require_ints("strides"));
@@ -44,8 +44,7 @@ class CompareConvolution final : public Kernel {
         product_(static_cast<Product>(node.require_nonnegative("product"))),
         strips_(node, filters_.windows),
         is_biased_(node.require_nonnegative("biased") != 0),
-        whole_(whole_operator(node, product_, is_biased_, false)),
-        more_(whole_operator(node, product_, is_biased_, true)),
+        whole_(whole_operator(node, product_, is_biased_)),
         convolved_(node, filters_),
         spread_(node, filters_),
         weight_(node, filters_) {
@@ -77,6 +76,7 @@ class CompareConvolution final : public Kernel {
     const uint64_t first = panel.first * panels().columns();
     for (uint64_t i = 0; i < panel.rows * panels().columns(); ++i) to[i] = number(first + i, kMatrix);
   }
+
   bool compare_convolutions(const Context& context) const {
     Numbers bias = numbers(panels().rows(), kBias);
     Numbers expected(batch() * filters_.made());
@@ -91,9 +91,7 @@ class CompareConvolution final : public Kernel {
     Numbers found(expected.size()), matrix(panels().most_rows() * panels().columns());
     const Numbers x = numbers(batch() * image().size(), kImages);
     Numbers looked(batch() * columns());
-    for (uint64_t n = 0; n < batch(); ++n)
-      filters_.windows.columns(context.workers(), image(), {n, 1, 0, filters_.windows.rows()}, x.data(), 0,
-                               panels().columns(), looked.data() + n * columns());
+    convolved_.columns(context, image(), batch(), x.data(), looked.data());
     panels().each([&](Panel panel) {
       draw(panel, matrix.data());
       convolved_.run(context, panel, matrix.data(), looked.data(), batch(), is_biased_ ? bias.data() : nullptr,
@@ -133,17 +131,7 @@ class CompareConvolution final : public Kernel {
     Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked(batch() * columns());
     Numbers expected(panels().rows() * depth), spare(panels().rows() * strips_.most_samples(batch()));
     weight_.columns(context, image(), batch(), x.data(), looked.data());
-    const Floats product = Floats::of(expected.data(), panels().rows(), depth);
-    strips_.each(batch(), [&](const Strip& strip) {
-      const uint64_t seen = filters_.windows.samples(strip), before = filters_.windows.samples_before(strip);
-      float* const rows = filters_.turned(context, {0, panels().rows()}, strip, d_y.data(), spare.data());
-      const Floats left = Floats::of(rows, panels().rows(), seen),
-                   right = Floats::of(looked.data() + depth * before, depth, seen);
-      if (before == 0)
-        whole_.run(context, {&left, &right}, product);
-      else
-        more_.run(context, {&left, &right, &product}, product);
-    });
+    weight_.run(context, {0, panels().rows()}, d_y.data(), looked.data(), batch(), spare.data(), expected.data());
     Numbers found(panels().most_piece_rows() * depth);
     bool are = true;
     const auto compare = [&](const Piece& piece) {
@@ -160,7 +148,7 @@ class CompareConvolution final : public Kernel {
   const Product product_;
   const Strips strips_;
   const bool is_biased_;
-  const RuntimeOperator whole_, more_;
+  const RuntimeOperator whole_;
   const ConvolvedPanels convolved_;
   const SpreadPanels spread_;
   const WeightPanels weight_;

@@ -7,8 +7,9 @@
 //
 // In a group the columns of dX are the product of the transposed filters and dY, and each pixel the sum of what columns
 // have for it. So does the runtime's ConvTranspose, image by image: the bits are the same where no image is cut into
-// rows of windows. Small images make products so narrow that most of the time goes to reading the filters, and columns
-// of a large one take as much as dX for each tap. Single pixels need no columns: their product is dX.
+// rows of windows. Small images make products so narrow that most of the time goes to reading the filters: several are
+// taken together. The columns of a large one take as much as dX for each tap: some rows are taken at a time. Single
+// pixels need no columns: their product is dX.
 #include <algorithm>
 
 #include "kernels/kernel.h"

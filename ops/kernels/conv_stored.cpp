@@ -31,13 +31,11 @@ class ConvStored final : public Kernel {
     const StoredPanels stored(context, 1, panels);
     const float* const bias = is_biased_ ? read_floats(context, 2, panels.rows()) : nullptr;
     auto* const y = static_cast<float*>(context.output(0, filters_.made_shape(batch)));
-    const uint64_t columns = panels.columns() * filters_.windows.pixels();  // of an image
-    const Workspace memory(context.api(), (panels.most_rows() * panels.columns() + batch * columns) * sizeof(float));
+    const uint64_t columns = batch * filters_.windows.pixels();
+    const Workspace memory(context.api(), (panels.most_rows() + columns) * panels.columns() * sizeof(float));
     float* const matrix = memory.floats();
     float* const seen = matrix + panels.most_rows() * panels.columns();
-    for (uint64_t n = 0; n < batch; ++n)
-      filters_.windows.columns(context.workers(), image, {n, 1, 0, filters_.windows.rows()}, floats(x), 0,
-                               panels.columns(), seen + n * columns);
+    convolved_.columns(context, image, batch, floats(x), seen);
     panels.each([&](Panel panel) {
       stored.read(panel, matrix);
       convolved_.run(context, panel, matrix, seen, batch, bias, y);

@@ -21,6 +21,15 @@ void Filters::require_made(const Tensor& d_y, uint64_t batch) const {
                 to_string(d_y.layout.shape) + ", but must be float and " + to_string(made_shape(batch)));
 }
 
+void ConvolvedPanels::columns(const Context& context, const Image& image, uint64_t batch, const float* x,
+                              float* to) const {
+  const Windows& windows = filters_.windows;
+  const uint64_t depth = filters_.panels.columns();
+  for (uint64_t n = 0; n < batch; ++n)
+    windows.columns(context.workers(), image, {n, 1, 0, windows.rows()}, x, 0, depth,
+                    to + n * depth * windows.pixels());
+}
+
 void ConvolvedPanels::run(const Context& context, Panel panel, float* matrix, float* columns, uint64_t batch,
                           const float* bias, float* y) const {
   const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels();

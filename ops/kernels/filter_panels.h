@@ -41,6 +41,8 @@ class ConvolvedPanels {
  public:
   ConvolvedPanels(const NodeInfo& node, const Filters& filters)
       : filters_(filters), gemm_(node, RuntimeProduct::Operator::kGemm, false, false, false) {}
+  // Writes the columns of images, image after image: what `run` takes.
+  void columns(const Context& context, const Image& image, uint64_t batch, const float* x, float* to) const;
   // Writes what the panel's filters make of images, whose columns follow each other. `bias`: the whole one, or nullptr.
   void run(const Context& context, Panel panel, float* matrix, float* columns, uint64_t batch, const float* bias,
            float* y) const;
