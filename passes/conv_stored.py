@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -140,11 +140,8 @@ class ConvLayer:
     def _gradients(self, made: ConvComparison, found: _Backward) -> tuple[ConvComparison, ...]:
         shape, filters, panel, windows = made.image, made.filters, made.panel_rows, made.windows
         images, rows = found.strip
-        spread, gradient = (
-            ConvComparison(product, shape, filters, panel, windows, images=images, rows=rows)
-            for product in (IMAGE, FILTERS)
-        )
-        return spread, gradient
+        spread = ConvComparison(IMAGE, shape, filters, panel, windows, images=images, rows=rows)
+        return spread, replace(spread, product=FILTERS)
 
     def _saves(self, made: ConvComparison, *, backward: bool) -> bool:
         """Return whether panels take less than whole filters, or their gradient, and the columns beside them (C3)."""
@@ -170,12 +167,10 @@ class ConvLayer:
             return None
         node, d_y, made, loaded = spread
         gradient = _weight_gradient(update.inputs[0], d_y, x, convolution)
-        if sizes_of(made) != sizes_of(x) or not gradient:
-            return None
         strip = _strip(node, d_y)
-        return (
-            _Backward(node, d_y, made, loaded, gradient, strip, update) if _strip(gradient[0], d_y) == strip else None
-        )
+        if sizes_of(made) != sizes_of(x) or not gradient or _strip(gradient[0], d_y) != strip:
+            return None
+        return _Backward(node, d_y, made, loaded, gradient, strip, update)
 
 
 def _is_convolution(node: ir.Node) -> bool:

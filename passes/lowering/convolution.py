@@ -30,13 +30,9 @@ _LEAST_COLUMNS = 16  # that a product has of the weight, and a multiple of them:
 _LEAST_PRODUCT = 1 << 18  # floats that a part of the weight's columns may have: not so few that products are narrow
 _LEAST_FLOATS = 1 << 15  # of a strip's columns, even where X is smaller
 _MOST_DIMENSIONS = 3  # of images that the library has kernels for
-_ROW = {
-    "image": 1,
-    "kernel": 1,
-    "strides": 1,
-    "dilations": 1,
-    "begins": 0,
-}  # how windows slide over a line's other side
+
+# How windows slide across a line, where it is an image of one row.
+_ROW = {"image": 1, "kernel": 1, "strides": 1, "dilations": 1, "begins": 0}
 
 
 @dataclass(frozen=True)

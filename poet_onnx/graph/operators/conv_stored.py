@@ -20,7 +20,7 @@ from poet_onnx.graph.operators.rules import FLOAT
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, Work
 from poet_onnx.graph.operators.updates import flag
-from poet_onnx.graph.operators.windows import PIXELS, STRIP, WINDOW, strips
+from poet_onnx.graph.operators.windows import PIXELS, STRIP, WINDOW, strips_of
 
 BACKWARD = "ConvStoredBackward"
 """What the names of operators begin with that use gradients of filters up; the optimizer follows."""
@@ -95,9 +95,8 @@ def room_for_gradients(call: Call) -> int:
     filters, depth, _ = sizes(call)
     panel = call.integer("panel_rows", 1)
     windows, rows = _windows(call), piece_rows(filters, depth, panel)
-    d_y = call.input(0).shape
-    most = max(strips(d_y, call.integer("images", 1), call.integer("rows", 1)), default=0)
-    turned = windows if d_y[0] > 1 else most * (most < windows)
+    most = max(strips_of(call), default=0)
+    turned = windows if call.input(0).shape[0] > 1 else most * (most < windows)
     return room(call) + _ELEMENT_BYTES * (depth * (windows + rows) + most_rows(filters, panel) * turned)
 
 

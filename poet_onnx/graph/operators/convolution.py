@@ -24,7 +24,7 @@ from poet_onnx.graph.operators.spec import (
     elements,
     family,
 )
-from poet_onnx.graph.operators.windows import PIXELS, STRIP, WINDOW, follows_size, strips, window_pixels
+from poet_onnx.graph.operators.windows import PIXELS, STRIP, WINDOW, follows_size, strips_of, window_pixels
 from poet_onnx.graph.training_graph import Tensor
 
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
@@ -192,7 +192,7 @@ def _weight_gradient_work(call: Call) -> Work:
     """
     d_y, weight = call.input(0), call.output(0)
     turned_bytes, columns_bytes, product_bytes = _weight_gradient_rooms(call)
-    times = len(_strips(call))
+    times = len(strips_of(call))
     blocks = call.integer("group", 1) * -(-math.prod(weight.shape[1:]) // call.integer("columns", 1))
     copied_bytes = blocks * times * (turned_bytes + columns_bytes)
     added_bytes = max(0, times - 1) * weight.size_bytes
@@ -205,14 +205,10 @@ def _weight_gradient_rooms(call: Call) -> tuple[int, int, int]:
     weight = call.output(0)
     depth = math.prod(weight.shape[1:])
     filters, columns = weight.shape[0] // call.integer("group", 1), min(call.integer("columns", 1), depth)
-    windows = max(_strips(call), default=0)
+    windows = max(strips_of(call), default=0)
     are_images, is_direct = _copies_nothing(call, windows, call.input(1))
     product = filters * columns if columns < depth and windows else 0
     return 4 * filters * windows * (not are_images), 4 * columns * windows * (not is_direct), 4 * product
-
-
-def _strips(call: Call) -> list[int]:
-    return strips(call.input(0).shape, call.integer("images", 1), call.integer("rows", 1))
 
 
 def _copies_nothing(call: Call, windows: int, image: Tensor) -> tuple[bool, bool]:
@@ -226,7 +222,7 @@ def _copies_nothing(call: Call, windows: int, image: Tensor) -> tuple[bool, bool
 def _data_gradient_work(call: Call) -> Work:
     """Return the work of (dY, W) -> dX: what ConvTranspose does, and the copies of dY where it has some."""
     turned_bytes, columns_bytes = _data_gradient_rooms(call)
-    copied_bytes = len(_strips(call)) * (turned_bytes + call.integer("group", 1) * columns_bytes)
+    copied_bytes = len(strips_of(call)) * (turned_bytes + call.integer("group", 1) * columns_bytes)
     moved_bytes = call.read_bytes + call.written_bytes + 2 * copied_bytes
     return Work(_conv_transpose_flops(call), copied_bytes // 4, moved_bytes)
 
@@ -234,7 +230,7 @@ def _data_gradient_work(call: Call) -> Work:
 def _data_gradient_rooms(call: Call) -> tuple[int, int]:
     """Return the bytes of a strip of dY and of its columns: see ops/kernels/conv_data.cpp."""
     d_y = call.input(0)
-    windows = max(_strips(call), default=0)
+    windows = max(strips_of(call), default=0)
     are_images, is_direct = _copies_nothing(call, windows, call.output(0))
     turned = 0 if are_images else d_y.shape[1] * windows
     return 4 * turned, 0 if is_direct else 4 * math.prod(call.input(1).shape[1:]) * windows

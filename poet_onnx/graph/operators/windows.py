@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
-from poet_onnx.graph.operators.spec import Attribute
+from poet_onnx.graph.operators.spec import Attribute, Call
 
 _LONG_ROW = 256
 """Windows (ops/kernels/window.cpp has the same)."""
@@ -55,6 +55,11 @@ def strips(d_y: Sequence[int], images: int, rows: int) -> list[int]:
     together = [min(images, batch - first) for first in range(0, batch, images)]
     parts = [min(rows, height - first) for first in range(0, height, rows)]
     return [some * part * width for some in together for part in parts]
+
+
+def strips_of(call: Call) -> list[int]:
+    """Return the same of a call, whose first input is what is made of the images."""
+    return strips(call.input(0).shape, call.integer("images", 1), call.integer("rows", 1))
 
 
 def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
