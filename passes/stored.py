@@ -8,9 +8,8 @@ Rules:
     S3. Where a reader is a Transpose, or a gradient comes out of one, nodes of the store transpose what they read: no
         second copy of weight or gradient is ever in RAM. In the store a tensor lies as the user has it.
     S4. Rows that a Gather along axis 0 takes of it are read by themselves, by a GatherStored.
-    S5. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
-        updates the table within the step, where all readers stand before it. Of a table of which a step reads few rows
-        the others get their update later (ops/parameters/deferred_updates.h).
+    S5. Of a table of which a step reads few rows, and whose gradient comes as rows, the others get their update later
+        (ops/parameters/deferred_updates.h).
     S6. Where updates wait for the end of the step, a gradient is collected in the store, whole or part by part, and
         has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
     S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows, and
@@ -39,17 +38,16 @@ from poet_onnx.description.metadata import (
     handle_name,
     slot_name,
 )
+from poet_onnx.description.optimizers import of_rows
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import low_rank, quantized, vocabulary
 from poet_onnx.graph.operators.stored import defers
+from poet_onnx.graph.operators.updates import PARAMETER
 from poet_onnx.passes.stored_constants import LEAST_BYTES, LEAST_MATRIX_BYTES, StoredConstants
 from poet_onnx.passes.views import is_matrix_transpose, only_maker, sizes_of, takes_rows
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
-
-_PARAMETER = 2
-"""Input of an update."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,7 @@ class StreamParameters(InPlacePass):
         for name in description.parameters:
             buffer = inputs.get(description.buffers.get(name, ""))
             tensor = _Tensor(graph, inputs[name])
-            if (
-                self._choice.takes(name)
-                and tensor.may_be_stored
-                and tensor.update(updates, buffer, description.rates_of(name))
-            ):
+            if self._choice.takes(name) and tensor.may_be_stored and tensor.update(updates, buffer):
                 tensor.load()
                 _drop(graph, [inputs[name], *(inputs[slot_name(name, slot)] for slot in slots)])
                 if buffer is not None:
@@ -112,11 +106,6 @@ class StreamParameters(InPlacePass):
             flag = ""
         described = replace(
             description,
-            buffers={
-                name: buffer
-                for name, buffer in description.buffers.items()
-                if name not in stored or not updates.within_step
-            },
             flag=flag,
             stored=stored,
             constants=constants,
@@ -182,24 +171,23 @@ class _Tensor:
         is_large = math.prod(sizes_of(value)) * dtype.itemsize >= least_bytes
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 
-    def update(self, how: Updates, buffer: ir.Value | None, rates: str) -> bool:
+    def update(self, how: Updates, buffer: ir.Value | None) -> bool:
         """Let its updates happen in the store, or its gradient be collected there; nothing changes where they cannot.
 
         Args:
             how: it is updated.
             buffer: where its gradient is collected; None if it is used within the step.
-            rates: name of the input with the numbers of its updates.
         """
         if not how.within_step:
             return buffer is not None and self._collect(how, buffer)
-        operator, slots = how.settings.operator, len(how.settings.slots)
-        stored = operator.replace("Update", "UpdateStored")
-        if buffer is not None:
-            return self._update_rows(stored.replace("Stored", "RowsStored"), buffer, rates, 1 + slots)
-        updates = [node for node, index in self.value.uses() if node.op_type == operator and index == _PARAMETER]
+        slots, updates = len(how.settings.slots), [node for node, index in self.value.uses() if _is_update(node, index)]
         for node in updates:
-            gradient, numbers, _, *others = node.inputs
-            self._replace_whole(node, stored, gradient, [numbers, self._handle, *others[slots:]], [])
+            gradient, rates, _, *others = node.inputs
+            if node.op_type == of_rows(how.settings.operator):
+                self._update_rows(node, node.op_type.replace("UpdateRows", "UpdateRowsStored"), slots)
+            else:
+                operator = node.op_type.replace("Update", "UpdateStored")
+                self._replace_whole(node, operator, gradient, [rates, self._handle, *others[slots:]], [])
         return bool(updates)
 
     def _collect(self, how: Updates, buffer: ir.Value) -> bool:
@@ -241,21 +229,14 @@ class _Tensor:
         self._replace(old, operator, [transpose.inputs[0], *inputs], [offset, _TRANSPOSED, *attributes])
         self._graph.remove(transpose, safe=True)
 
-    def _update_rows(self, operator: str, buffer: ir.Value, name: str, tensors: int) -> bool:
-        nodes = [node for node, _ in buffer.uses()]
-        rates = next((value for value in self._graph.inputs if value.name == name), None)
-        if len(nodes) != 1 or nodes[0].op_type != "AccumulateRows" or rates is None:
-            return False
-        position = {node: index for index, node in enumerate(self._graph)}
-        if any(position[node] > position[nodes[0]] for node, _ in self.value.uses()):
-            return False
-        _, indices, gradient, _, *after = nodes[0].inputs
+    def _update_rows(self, node: ir.Node, operator: str, slots: int) -> None:
+        """Put a node of the store in the place of one that updates a table with rows of a gradient (S5)."""
+        gradient, rates, _, *others = node.inputs
         attributes: list[ir.Attr] = [ir.AttrInt64("rows", sizes_of(self.value)[0])]
-        if defers(self._rows_read(), sizes_of(self.value), tensors):
-            self._deferred = [ir.AttrInt64("tensors", tensors)]
+        if defers(self._rows_read(), sizes_of(self.value), 1 + slots):
+            self._deferred = [ir.AttrInt64("tensors", 1 + slots)]
             attributes.append(ir.AttrInt64("deferred", 1))
-        self._replace(nodes[0], operator, [gradient, rates, self._handle, indices, *after], attributes)
-        return True
+        self._replace(node, operator, [gradient, rates, self._handle, *others[slots:]], attributes)
 
     def _rows_read(self) -> int:
         """Return how many rows its readers read: all, where one reads it whole."""
@@ -330,7 +311,7 @@ def _handle(graph: ir.Graph, name: str) -> ir.Value:
 
 def _is_update(node: ir.Node, index: int) -> bool:
     """Return whether a node writes the parameter that it reads."""
-    return node.domain == POET_DOMAIN and node.op_type.startswith("Update") and index == _PARAMETER
+    return node.domain == POET_DOMAIN and node.op_type.startswith("Update") and index == PARAMETER
 
 
 def _takes_handle(node: ir.Node, index: int) -> bool:

@@ -2,15 +2,15 @@
 
 Rules:
     U1. An accumulator becomes an update of its parameter: the gradient is used while it is in the processor's cache,
-        and needs no buffer that outlives it. A gradient that comes in parts updates part by part.
+        and needs no buffer that outlives it. A gradient that comes in parts updates part by part. One that comes as
+        rows of a table updates the table, and is never made.
     U2. An update stands behind every node that reads the parameter's numbers. A weight that only tells its shape, as
         that of a ConvGrad which computes no data gradient, is not read. In a graph that is yet to be planned an update
         moves behind the last reader; in one whose order is a plan, and where a reader waits for the accumulator
         itself, the parameter is updated after the step.
-    U3. All other parameters are updated after the step, too: those whose gradient comes as rows or is read once it is
-        summed, and all if gradients are clipped, collected over several batches, or to be looked at. Their buffers
-        stay. In a graph that is not planned any more, a node that makes the whole gradient of one batch writes it there
-        itself.
+    U3. All other parameters are updated after the step, too: those whose gradient is read once it is summed, and all if
+        gradients are clipped, collected over several batches, or to be looked at. Their buffers stay. In a graph that
+        is not planned any more, a node that makes the whole gradient of one batch writes it there itself.
     U4. What the graph updates in place, and is an initializer, becomes an input: so its memory is the session's.
     U5. An update's arithmetic is elementwise: its bits depend neither on U1 to U3 nor on parts.
     U6. What an optimizer keeps for a parameter is an input, in a graph to be planned also where no node of the step
@@ -38,6 +38,7 @@ from poet_onnx.description.metadata import (
     rates_name,
     slot_name,
 )
+from poet_onnx.description.optimizers import of_rows
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
@@ -110,7 +111,7 @@ class WriteUpdates(InPlacePass):
         chosen: dict[str, tuple[list[ir.Node], ir.Node | None]] = {}
         for parameter, buffer in roles.buffers.items():
             nodes = sorted({node for node, _ in inputs[buffer].uses()}, key=position.__getitem__)
-            if parameter in self._kept or not all(map(_replaceable, nodes)):
+            if parameter in self._kept or not (all(map(_replaceable, nodes)) or _updates_rows(nodes)):
                 continue
             last = _last_reader(inputs[parameter], position)
             if last is None or position[last] < position[nodes[0]]:
@@ -153,8 +154,8 @@ class WriteUpdates(InPlacePass):
             for node in nodes:
                 behind = place if place is not None and position[node] < position[place] else None
                 own = rates[groups.get(parameter, 0)]
-                operands = [node.inputs[1], own, weight, *slots, *node.inputs[3:]]
-                new = _replace(graph, node, optimizer.operator, operands, behind)
+                operator, gradient, others = _update_of(node, optimizer.operator)
+                new = _replace(graph, node, operator, [gradient, own, weight, *slots, *others], behind)
                 place = new if behind is not None else place  # the next part waits for this one
                 position[new] = position[node if behind is None else behind]
 
@@ -225,9 +226,22 @@ def _drop_unused(graph: ir.Graph, names: Container[str]) -> None:
 
 
 def _replaceable(node: ir.Node) -> bool:
-    """Return whether an update may stand in for an accumulator: one of a dense gradient, whose sum nobody reads."""
+    """Return whether an update may stand in for an accumulator of a dense gradient: where nobody reads its sum."""
     summed = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
     return is_accumulator(node) and node.op_type != "AccumulateRows" and not summed
+
+
+def _updates_rows(nodes: Sequence[ir.Node]) -> bool:
+    """Return whether the whole gradient comes as rows, of which one node updates the table."""
+    return [node.op_type for node in nodes] == ["AccumulateRows"]
+
+
+def _update_of(node: ir.Node, operator: str) -> tuple[str, ir.Value | None, Sequence[ir.Value | None]]:
+    """Return the update that an accumulator becomes, the gradient, and what it reads behind the optimizer's tensors."""
+    if node.op_type == "AccumulateRows":
+        _, indices, gradient, _, *after = node.inputs
+        return of_rows(operator), gradient, [indices, *after]
+    return operator, node.inputs[1], node.inputs[3:]
 
 
 def _is_awaited(node: ir.Node) -> bool:
@@ -238,15 +252,19 @@ def _is_awaited(node: ir.Node) -> bool:
 def _replace(
     graph: ir.Graph, old: ir.Node, operator: str, inputs: Sequence[ir.Value | None], behind: ir.Node | None
 ) -> ir.Node:
-    offset = ir.AttrInt64("offset", old.attributes.get_int("offset", 0))
+    attributes = [] if old.op_type == "AccumulateRows" else [_offset_of(old)]
     output = ir.Value(type=old.outputs[0].type, shape=old.outputs[0].shape)
-    new = ir.Node(POET_DOMAIN, operator, inputs, [offset], outputs=[output], name=old.name)
+    new = ir.Node(POET_DOMAIN, operator, inputs, attributes, outputs=[output], name=old.name)
     graph.insert_after(old if behind is None else behind, new)
     name = old.outputs[0].name
     old.outputs[0].replace_all_uses_with(output, replace_graph_outputs=True)
     graph.remove(old, safe=True)
     output.name = name
     return new
+
+
+def _offset_of(node: ir.Node) -> ir.Attr:
+    return ir.AttrInt64("offset", node.attributes.get_int("offset", 0))
 
 
 def _last_reader(parameter: ir.Value, position: Mapping[ir.Node, int]) -> ir.Node | None:

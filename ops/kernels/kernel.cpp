@@ -152,8 +152,8 @@ void require_room(const Tensor& input, size_t index, uint64_t offset, uint64_t c
                 " does not fit into input " + std::to_string(index) + " of " + std::to_string(room));
 }
 
-void require_apart(std::initializer_list<Memory> memories, size_t changed) {
-  const Memory* const first = memories.begin();
+void require_apart(const std::vector<Memory>& memories, size_t changed) {
+  const Memory* const first = memories.data();
   for (size_t i = 0; i < changed; ++i)
     for (size_t other = i + 1; other < memories.size(); ++other) {
       const auto a = reinterpret_cast<uintptr_t>(first[i].data), b = reinterpret_cast<uintptr_t>(first[other].data);

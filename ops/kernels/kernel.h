@@ -2,7 +2,6 @@
 // outputs.
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -77,7 +76,7 @@ std::string described(const Tensor& tensor);
 void require_room(const Tensor& input, size_t index, uint64_t offset, uint64_t count);
 
 // Throws Error where one of the first `changed` memories, which a kernel changes, overlaps another one.
-void require_apart(std::initializer_list<Memory> memories, size_t changed);
+void require_apart(const std::vector<Memory>& memories, size_t changed);
 
 // One call of a kernel.
 class Context {
@@ -150,6 +149,7 @@ extern const OpDefinition kPageOut, kPageIn, kPageOutStart, kPageOutEnd, kPageIn
 extern const OpDefinition kAccumulate, kAccumulateRows;
 extern const OpDefinition kAddLowRank, kAddLowRankGradient, kAddLowRankWeightGradient;
 extern const OpDefinition kUpdateSgd, kUpdateMomentum, kUpdateAdam;
+extern const OpDefinition kUpdateRowsSgd, kUpdateRowsMomentum, kUpdateRowsAdam;
 extern const OpDefinition kBatchNormalize, kBatchNormalizeGradient;
 extern const OpDefinition kConvDataGradient;
 extern const OpDefinition kConvWeightGradient;

@@ -20,7 +20,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "kernels/kernel.h"
@@ -84,14 +83,6 @@ class LoadStored final : public Kernel {
   const bool transposed_;
 };
 
-// Positions of rows in the order of the rows.
-std::vector<size_t> sorted(const std::vector<int64_t>& rows) {
-  std::vector<size_t> order(rows.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
-  return order;
-}
-
 class GatherStored final : public Kernel {
  public:
   explicit GatherStored(const NodeInfo& node)
@@ -109,7 +100,7 @@ class GatherStored final : public Kernel {
     const uint64_t row_bytes = row_count == 0 ? 0 : table_.bytes / static_cast<uint64_t>(row_count);
     const std::vector<int64_t> rows = read_rows(indices, row_count);
     auto* out = static_cast<unsigned char*>(context.output(0, gathered(indices.layout.shape)));
-    const std::vector<size_t> order = sorted(rows);
+    const std::vector<size_t> order = by_row(rows);
     for (size_t i = 0; i < order.size(); ++i) {
       unsigned char* const to = out + order[i] * row_bytes;
       if (i != 0 && rows[order[i]] == rows[order[i - 1]])
@@ -188,54 +179,6 @@ class UpdateStored final : public Kernel {
   const GradientPart part_;
 };
 
-// The gradient of a table, of which rows are given.
-class RowGradient {
- public:
-  RowGradient(const Tensor& gradient, const Tensor& indices, uint64_t elements, int64_t row_count)
-      : data_(static_cast<const float*>(gradient.data)),
-        width_(row_count == 0 ? 0 : elements / static_cast<uint64_t>(row_count)),
-        rows_(read_rows(indices, row_count)),
-        order_(sorted(rows_)) {
-    if (gradient.elements() != rows_.size() * width_)
-      throw Error("the gradient has " + std::to_string(gradient.elements()) + " elements, but " +
-                  std::to_string(rows_.size()) + " indices of rows of " + std::to_string(width_) + " name " +
-                  std::to_string(rows_.size() * width_));
-  }
-
-  // The pages of the table on which rows lie, in ascending order.
-  std::vector<uint64_t> pages() const {
-    const uint64_t row_bytes = width_ * sizeof(float);
-    std::vector<uint64_t> found;
-    for (const size_t place : order_) {
-      const uint64_t begin = static_cast<uint64_t>(rows_[place]) * row_bytes;
-      for (uint64_t page = begin / kParameterPageBytes; page * kParameterPageBytes < begin + row_bytes; ++page)
-        if (found.empty() || found.back() < page) found.push_back(page);
-    }
-    return found;
-  }
-
-  // Writes the elements from `first` on.
-  void fill(float* to, uint64_t first, uint64_t count) const {
-    std::fill_n(to, count, 0.0F);
-    if (width_ == 0 || count == 0) return;
-    const auto row = static_cast<int64_t>(first / width_), last = static_cast<int64_t>((first + count - 1) / width_);
-    auto next = std::lower_bound(order_.begin(), order_.end(), row, [&](size_t i, int64_t r) { return rows_[i] < r; });
-    for (; next != order_.end() && rows_[*next] <= last; ++next) {
-      const uint64_t begin = static_cast<uint64_t>(rows_[*next]) * width_;  // of the row, in the table
-      const uint64_t from = std::max(begin, first), end = std::min(begin + width_, first + count);
-      const float* const given = data_ + *next * width_ + (from - begin);
-      float* const sum = to + (from - first);
-      for (uint64_t i = 0; i < end - from; ++i) sum[i] += given[i];
-    }
-  }
-
- private:
-  const float* data_;
-  const uint64_t width_;
-  const std::vector<int64_t> rows_;
-  const std::vector<size_t> order_;
-};
-
 int64_t require_rows(const NodeInfo& node) {
   const int64_t rows = node.require_int("rows");
   if (rows < 0) throw Error("a table of " + std::to_string(rows) + " rows cannot be");
@@ -255,13 +198,15 @@ class UpdateRowsStored final : public Kernel {
     const float* rates = read_floats(context, 1, Kind::kRates);
     const Stored stored(context, 2);
     const uint64_t elements = stored.bytes() / sizeof(float);
-    const RowGradient rows(gradient, context.input(3), elements, row_count_);
+    const GivenRows rows(gradient, context.input(3), elements, row_count_);
+    const auto* const given = static_cast<const float*>(gradient.data);
     const auto change = [&](const ParameterStore::Part& part) {
-      rows.fill(part.spare, part.first, part.count);
+      rows.fill(part.spare, given, part.first, part.count);
       Kind::run(part.tensors, part.spare, part.count, rates);
     };
     if (is_deferred_)
-      stored.store->update_pages(stored.tensor, Kind::kTensors, rows.pages(), rates, change);
+      stored.store->update_pages(stored.tensor, Kind::kTensors, rows.pages(kParameterPageBytes / sizeof(float)), rates,
+                                 change);
     else
       stored.store->update(stored.tensor, Kind::kTensors, 0, elements, nullptr, change);
     context.output_true();
@@ -319,9 +264,10 @@ class AccumulateRowsStored final : public Kernel {
     const Tensor gradient = require_gradient(context);
     const Stored stored(context, 1);
     const uint64_t elements = stored.bytes() / sizeof(float);
-    const RowGradient rows(gradient, context.input(2), elements, row_count_);
+    const GivenRows rows(gradient, context.input(2), elements, row_count_);
+    const auto* const given = static_cast<const float*>(gradient.data);
     store_.collect(stored, read_flag(context, 3), 0, elements, [&](const ParameterStore::Part& part) {
-      rows.fill(part.spare, part.first, part.count);
+      rows.fill(part.spare, given, part.first, part.count);
       return part.spare;
     });
     context.output_true();

@@ -211,6 +211,11 @@ Optimizer = SGD | Adam
 _CLASSES: dict[str, type[SGD] | type[Adam]] = {each.__name__: each for each in (SGD, Adam, AdamW, AdamWOrt)}
 
 
+def of_rows(operator: str) -> str:
+    """Return the operator that updates a table as another one does, where the gradient comes as rows."""
+    return operator.replace("Update", "UpdateRows")
+
+
 def settings(optimizer: Optimizer) -> dict[str, float | bool | str]:
     """Return an optimizer's settings as plain values, for a file."""
     return {"kind": type(optimizer).__name__, **asdict(optimizer)}

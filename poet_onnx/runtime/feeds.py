@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.optimizers import KINDS
+from poet_onnx.description.optimizers import KINDS, of_rows
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, Tensor, TrainingGraph
 from poet_onnx.graph.operators import vocabulary
@@ -20,9 +20,13 @@ _PASS_VALUES_ON = frozenset(
 )
 _INDEX_INPUT = {"Gather": 1, "GatherElements": 1, "ArrayFeatureExtractor": 1}
 _LABEL_INPUT = {"SoftmaxCrossEntropyLoss": 1, "SoftmaxCrossEntropyLossInternal": 1, "NegativeLogLikelihoodLoss": 1}
-_UPDATES = {optimizer.operator: optimizer for optimizer in KINDS.values()}
+_UPDATES = {
+    operator: optimizer
+    for optimizer in KINDS.values()
+    for operator in (optimizer.operator, of_rows(optimizer.operator))
+}
 _UPDATE_NUMBER, _UPDATE_RATE = 10, 1e-3
-_SECOND_MOMENT_INPUT = {"UpdateAdam": 4}
+_SECOND_MOMENT_INPUT = {"UpdateAdam": 4, "UpdateRowsAdam": 4}
 _WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "FusedMatMul"))
 
 _FLOAT_TYPES: dict[str, type] = {

@@ -139,10 +139,6 @@ class Session:
         arrays |= {name: np.array(value.numpy()) for name, value in self._held.items()}
         return arrays if self._stored is None else arrays | self._stored.arrays(self._all_state)
 
-    def change(self, arrays: Mapping[str, Array]) -> None:
-        """Let what the model updates go on from other contents, by name."""
-        self._held |= {name: self._value(arrays[name]) for name in self._state if name in arrays}
-
     def executed_nodes(self) -> tuple[tuple[str, str], ...]:
         """End profiling and return name and operator of the nodes that ran since the session was made, in order."""
         profile = Path(self._session.end_profiling())

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import Description, Updates, handle_name, slot_name
-from poet_onnx.description.optimizers import Optimizer
+from poet_onnx.description.metadata import Description, handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.files.hashes import hash_of
 from poet_onnx.files.values import Kind
 from poet_onnx.graph.extract import constant_array
 from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 from poet_onnx.passes.stored_constants import StoredConstants
-from poet_onnx.training import kernels
 from poet_onnx.training.store_file import Stored, make_store
 from poet_onnx.training.stored import kept_for
 
@@ -61,44 +58,6 @@ def as_constants(arrays: Mapping[str, Array]) -> StoredConstants:
 
 def _hash(array: Array) -> str:
     return hash_of([np.ascontiguousarray(array).data])
-
-
-@dataclass(frozen=True)
-class LateUpdates:
-    """Parameters whose gradients the original leaves in buffers, and a store uses up within the step: tables.
-
-    Attributes:
-        buffers: of the gradients, by parameter.
-        rates: names of the inputs with the numbers of their updates, likewise.
-        optimizer: that updates them.
-    """
-
-    buffers: Mapping[str, str]
-    rates: Mapping[str, str]
-    optimizer: Optimizer
-
-    @classmethod
-    def of(cls, original: Description | None, planned: Description | None) -> LateUpdates:
-        """Return what a description leaves for after the step that another one does not."""
-        if original is None or planned is None:
-            return cls({}, {}, Updates("sgd").settings)
-        late = {name: buffer for name, buffer in original.buffers.items() if name not in planned.buffers}
-        rates = {name: original.rates_of(name) for name in late}
-        return cls(late, rates, original.updates.settings)
-
-    @property
-    def state(self) -> tuple[str, ...]:
-        """Names of what the updates change."""
-        return tuple(each for name in self.buffers for each in (name, *self._slots(name)))
-
-    def make(self, arrays: dict[str, Array], inputs: Mapping[str, Array]) -> None:
-        """Update arrays by name in place after a step with some inputs, and take the gradients out of them."""
-        for name, buffer in self.buffers.items():
-            slots = [arrays[slot] for slot in self._slots(name)]
-            kernels.update(self.optimizer.operator, arrays.pop(buffer), inputs[self.rates[name]], arrays[name], slots)
-
-    def _slots(self, parameter: str) -> list[str]:
-        return [slot_name(parameter, slot) for slot in self.optimizer.slots]
 
 
 class StoredTensors:

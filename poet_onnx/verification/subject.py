@@ -31,7 +31,7 @@ from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.rewriting.variants import panels_here, quantized_panels, variant_of
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification.sessions import Conditions
-from poet_onnx.verification.stored import LateUpdates, as_constants, constants_in
+from poet_onnx.verification.stored import as_constants, constants_in
 
 Array = npt.NDArray[np.generic]
 
@@ -46,7 +46,6 @@ class Subject:
         graph: that was planned.
         resident: the same with all in RAM, whose inputs both models have.
         constants: that the rewritten model reads from a store, by name.
-        late: parameters that the original updates after its step, and the rewritten model in a store.
         expected: what the original says of its training, with the same optimizer in its step.
         problems: what the rewritten file says otherwise of it.
     """
@@ -57,7 +56,6 @@ class Subject:
     resident: TrainingGraph
     plan: Plan
     constants: Mapping[str, Array]
-    late: LateUpdates
     state: tuple[str, ...]
     seeds_pinned: bool
     conditions: Conditions
@@ -124,18 +122,15 @@ def make_subject(
         quantized_panels(settings.threads)(planned)
     planned = normalized if planned is None else planned
     graph = resident if planned is normalized else extract(planned)
-    expected, whole = (Description.of_metadata(model.metadata_props) for model in (planned, normalized))
-    late = LateUpdates.of(whole, expected)
-    state = dict.fromkeys((*(name for node in resident.nodes for name in node.updates), *late.state))
+    expected = Description.of_metadata(planned.metadata_props)
     return Subject(
         original=original,
         rewritten=rewritten,
         graph=graph,
         resident=resident,
         constants=constants,
-        late=late,
         plan=serialization.from_json(text, graph),
-        state=tuple(state),
+        state=tuple(dict.fromkeys(name for node in resident.nodes for name in node.updates)),
         seeds_pinned=seeds_pinned,
         conditions=Conditions(threads or settings.threads, None if page_dir is None else os.fspath(page_dir)),
         seed=seed,
@@ -179,7 +174,6 @@ def initial_state(subject: Subject) -> dict[str, Array]:
     """Return contents for what the model updates: the initializers' own, random for inputs."""
     initializers = subject.original.graph.initializers
     feeds = random_feeds(subject.resident, subject.seed)
-    feeds |= {name: np.abs(feeds[name]) for name in subject.late.state if name not in subject.late.buffers}
     state = {}
     for name in subject.state:
         tensor = initializers[name].const_value if name in initializers else None
@@ -194,15 +188,12 @@ def _statistics(subject: Subject) -> dict[str, Array]:
 
 
 def feeds_of(subject: Subject, step: int) -> dict[str, Array]:
-    """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones.
-
-    Where a store updates with a gradient within the step, it always starts anew.
-    """
+    """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
     feeds = random_feeds(subject.resident, subject.seed + step) | _statistics(subject)
     for name, array in feeds.items():
         role = subject.resident.tensors[name].role
         if role is Role.FLAG:
-            array[...] = step % 2 == 1 or bool(subject.late.buffers)
+            array[...] = step % 2 == 1
         elif role is Role.RUNS:
             array[...] = step
     return feeds

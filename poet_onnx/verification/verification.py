@@ -205,9 +205,6 @@ def _run_both(subject: Subject, feeds: int) -> _Runs:
                 session.run(binding)
                 peaks.append(counter.transient_peak_bytes)
                 results.append(session.read(binding))
-            if subject.late.buffers:
-                subject.late.make(results[0], inputs)
-                original.change(results[0])
             if step:
                 original_bytes, measured_bytes = (
                     max(found.original_bytes, peaks[0]),

@@ -11,12 +11,17 @@ import pytest
 from onnx import TensorProto
 from ops_models import FLOAT, make_model, poet_node
 
-from poet_onnx.description.optimizers import KINDS
+from poet_onnx.description.optimizers import KINDS, of_rows
 from poet_onnx.runtime import session_options
 from poet_onnx.training import kernels
 
 DOUBLE, BOOL = TensorProto.DOUBLE, TensorProto.BOOL
-TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float64): DOUBLE}
+TYPES = {
+    np.dtype(np.float32): FLOAT,
+    np.dtype(np.float64): DOUBLE,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.int64): TensorProto.INT64,
+}
 SIZES = [1, 3, 4, 7, 8, 15, 1000, 4099]
 Array = np.ndarray
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
@@ -111,6 +116,44 @@ def test_updates_after_the_step_give_the_bits_of_those_within(kind: str, size: i
     run(optimizer.operator, dict(zip(names, (gradient, rates_of_step, *within), strict=True)), offset=0)
     kernels.update(optimizer.operator, gradient, rates_of_step, w, slots)
     assert [array.tobytes() for array in (w, *slots)] == [array.tobytes() for array in within]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 3), (4, 5, 2), (300, 1025), (90_001, 2), (3, 0), (5,)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_update_a_table_as_their_sum_does(kind: str, shape: tuple[int, ...], dtype: type) -> None:
+    """Rows that come often and never, in any order, of any number of axes, counted from either end, and none."""
+    optimizer, random = KINDS[kind], np.random.default_rng(0)
+    w, *slots = (np.abs(random.standard_normal(shape, np.float32)) for _ in range(1 + len(optimizer.slots)))
+    of_table = [w, *slots]
+    of_sum = [array.copy() for array in of_table]
+    r = optimizer.rates(3, 0.01, 0.5)
+    names = "wmv"[: len(of_table)]
+    for indices in ((2, 9), (0,)):
+        rows = random.integers(-shape[0], shape[0], indices).astype(dtype)
+        gradient = random.standard_normal((*indices, *shape[1:]), np.float32)
+        whole = np.zeros(shape, np.float32)
+        for place in np.ndindex(indices):
+            whole[rows[place]] += gradient[place]
+        run(optimizer.operator, {"g": whole, "r": r, **dict(zip(names, of_sum, strict=True))}, offset=0)
+        run(of_rows(optimizer.operator), {"g": gradient, "r": r, **dict(zip(names, of_table, strict=True)), "i": rows})
+    assert [array.tobytes() for array in of_table] == [array.tobytes() for array in of_sum]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rows", "message"),
+    [
+        (((2, 3), (4, 3)), [0, 4], "index 4 is outside of a buffer of 4 rows"),
+        (((2, 3), (4, 2)), [0, 1], "the gradient has 6 elements, but 2 indices of rows of 2 name 4"),
+        (((2,), ()), [0, 0], "the parameter is a scalar and has no rows"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...], rows: list[int], message: str) -> None:
+    gradient, w = (np.ones(shape, np.float32) for shape in shapes)
+    before = w.copy()
+    with pytest.raises(RuntimeFailure, match=message):
+        run("UpdateRowsSgd", {"g": gradient, "r": rates(1, 0.1, 0), "w": w, "i": np.array(rows)})
+    assert w.tobytes() == before.tobytes()
 
 
 @pytest.mark.parametrize("size", [*SIZES, 100_003])

@@ -160,6 +160,7 @@ CHANGING = {  # operators that change some of their inputs: types and sizes of a
     "UpdateSgd": (("f3", "f3", "f3"), (2,)),
     "UpdateMomentum": (("f5", "f5", "f5", "f5"), (2, 3)),
     "UpdateAdam": (("f10", "f10", "f10", "f10", "f10"), (2, 3, 4)),
+    "UpdateRowsMomentum": (("f5", "f5", "f5", "f5", "i5"), (2, 3)),
     "BatchNormalize": (("x3", "f3", "f3", "f3", "f3", "f3"), (3, 4)),
 }
 KINDS = {"f": FLOAT, "x": FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
@@ -180,7 +181,7 @@ def test_inputs_that_are_changed_share_no_memory(tmp_path: Path, op_type: str, c
     shapes = [(1, int(kind[1:])) if kind[0] == "x" else (int(kind[1:]),) for kind in kinds]
     if op_type == "AccumulateRows":
         shapes[0] = shapes[2] = (1, 4)
-    attributes = {"offset": 0} if op_type.startswith("Update") or op_type == "Accumulate" else {}
+    attributes = {"offset": 0} if op_type in ("Accumulate", "UpdateSgd", "UpdateMomentum", "UpdateAdam") else {}
     outputs = ["y", "mean", "inverse"] if op_type == "BatchNormalize" else ["y"]
     kind = FLOAT if op_type == "BatchNormalize" else TensorProto.BOOL
     used = [names[changed] if index == other else name for index, name in enumerate(names)]

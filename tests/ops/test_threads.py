@@ -82,6 +82,15 @@ CASES = {
         (FLAG,),
         {"offset": 0},
     ),
+    "UpdateRowsAdam": Case(
+        "UpdateRowsAdam",
+        (
+            *(floats(1500, 300), np.abs(floats(10)), floats(700, 300), floats(700, 300), np.abs(floats(700, 300))),
+            places(90, 1500),
+        ),
+        (FLAG,),
+        {},
+    ),
     "BatchNormalize": Case(
         "BatchNormalize",
         (floats(*IMAGES), *(floats(CHANNELS) for _ in range(4)), np.array([1e-5, 0.9, 1], np.float32)),

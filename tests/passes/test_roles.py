@@ -77,17 +77,19 @@ def test_gradients_in_parts_update_in_parts() -> None:
     assert after.gradients["w"].tolist() == X.tolist()
 
 
-def test_rows_of_a_gradient_are_collected_and_then_used() -> None:
+@pytest.mark.parametrize("keep_gradients", [False, True])
+def test_rows_of_a_gradient_are_used_in_the_step_or_after_it(*, keep_gradients: bool) -> None:
     inputs = "int64[3] rows, float[3,2] x, float[4,2] w, float[4,2] w_buffer, bool[1] fresh"
     nodes = """
         loss = ReduceSum <keepdims = 0> (w)
         done = poet.AccumulateRows(w_buffer, rows, x, fresh)
     """
-    trained = TrainingSession(graph(nodes, inputs=inputs), {"w": np.zeros((4, 2), np.float32)}, optimizer=SGD(1.0))
+    w = {"w": np.zeros((4, 2), np.float32)}
+    trained = TrainingSession(graph(nodes, inputs=inputs), w, optimizer=SGD(1.0), keep_gradients=keep_gradients)
     for _ in range(2):
         trained.step({"rows": np.array([1, 3, 1]), "x": np.ones((3, 2), np.float32)})
     assert trained.parameters["w"].tolist() == [[0, 0], [-4, -4], [0, 0], [-2, -2]]
-    assert list(trained.gradients) == ["w"]
+    assert list(trained.gradients) == ["w"] * keep_gradients
 
 
 def test_a_shared_flag_triggers_gates_still() -> None:

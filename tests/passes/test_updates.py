@@ -153,6 +153,36 @@ def test_an_update_moves_behind_the_last_reader_before_planning(nodes: str, plan
         assert not {BUFFER, "fresh"} & inputs
 
 
+ROWS = """
+    rows = Constant <value_ints = [1, 1]> ()
+    g = Gather(x, rows)
+    done = poet.AccumulateRows(w_buffer, rows, g, fresh)
+"""
+
+
+@pytest.mark.parametrize("nodes", [f"y = Add(w, x) {ROWS}", f"{ROWS} y = Add(w, x)"])
+def test_rows_of_a_gradient_update_the_table_in_the_step(nodes: str) -> None:
+    """Without a buffer of the table's size, and behind its last reader."""
+    model = as_model(graph(f"{nodes} LOSS"))
+    WriteUpdates(Updates("adamw"))(model)
+    assert described(model).buffers == {}
+    operators = [node.op_type for node in model.graph]
+    assert "AccumulateRows" not in operators
+    update = next(node for node in model.graph if node.op_type == "UpdateRowsAdam")
+    assert operators.index("UpdateRowsAdam") > operators.index("Add")
+    slots = [slot_name("w", slot) for slot in ("first_moment", "second_moment")]
+    assert [value.name for value in update.inputs if value is not None] == ["g", RATES, "w", *slots, "rows"]
+    assert not {BUFFER, "fresh"} & {value.name for value in model.graph.inputs}
+
+
+def test_rows_wait_where_another_part_of_the_gradient_is_dense() -> None:
+    """An update is of the sum of both."""
+    dense = "g0 = Mul(x, w) d = poet.Accumulate <offset = 0> (w_buffer, g0, fresh)"
+    model = as_model(graph(f"{dense} {ROWS} y = Add(x, x) LOSS"))
+    WriteUpdates(Updates("sgd"))(model)
+    assert described(model).buffers == {"w": BUFFER}
+
+
 def test_a_reader_is_not_run_again_behind_the_update() -> None:
     """The simulator refuses it, and so no plan does it."""
     model = as_model(graph("y = Add(w, x) g = Mul(x, y) ACCUMULATE u = Neg(y) loss = ReduceSum <keepdims = 0> (u)"))

@@ -67,6 +67,7 @@ class Model:
             self._update,
             self._normalize,
             self._normalize_rows,
+            self._update_rows,
             self._normalize_by_root,
             self._activate,
             self._rotate,
@@ -215,6 +216,15 @@ class Model:
         inputs = [self._input(FLOAT, (size - offset,)), self._input(FLOAT, (rates,))]
         inputs += [self._input(FLOAT, shape) for _ in range(buffers)]
         self._add(op_type, inputs, [(BOOL, (1,))], offset=offset)
+
+    def _update_rows(self) -> None:
+        op_type = self._random.choice(list(UPDATES))
+        rows, width, count = self._shape(1)[0], self._shape(1)[0], self._random.randint(0, 5)
+        buffers, rates = UPDATES[op_type]
+        inputs = [self._input(FLOAT, (count, width)), self._input(FLOAT, (rates,))]
+        inputs += [self._input(FLOAT, (rows, width)) for _ in range(buffers)]
+        inputs.append(self._input(INT64, (count,), high=max(0, rows - 1)))
+        self._add(op_type.replace("Update", "UpdateRows"), inputs, [(BOOL, (1,))])
 
     def _normalize(self) -> None:
         shape = self._shape(self._random.randint(2, 5))

@@ -17,6 +17,7 @@ from poet_onnx.graph.operators.rules import (
 )
 from poet_onnx.graph.operators.shape_context import Array, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Attribute, Call, OpSpec, Schema, elements, family
+from poet_onnx.graph.operators.updates import LISTED_BYTES
 
 
 def _gathered(context: ShapeContext) -> list[TensorType]:
@@ -129,7 +130,7 @@ SPECS = [
         check=_rows_fit,
         work=per_output(1),
         workspace=nothing,
-        heap=of_each(0, 20),  # as of AccumulateRows
+        heap=of_each(0, LISTED_BYTES),
         schema=Schema(
             "GatherGradient(indices, dY) -> dX: the gradient of a gather, summed in the order of the indices.",
             (("dX", "tensor(float)"),),

@@ -21,8 +21,8 @@ from poet_onnx.graph.operators.spec import (
     WorkspaceRule,
     elements,
 )
-from poet_onnx.graph.operators.stored import KINDS, PAGE_BYTES
-from poet_onnx.graph.operators.updates import flag
+from poet_onnx.graph.operators.stored import PAGE_BYTES
+from poet_onnx.graph.operators.updates import KINDS, flag
 
 BACKWARD = "LinearStoredBackward"
 """What the names of operators begin with that use gradients up; the optimizer follows."""

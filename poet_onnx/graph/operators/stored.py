@@ -31,7 +31,7 @@ from poet_onnx.graph.operators.spec import (
     WorkRule,
     elements,
 )
-from poet_onnx.graph.operators.updates import FLAG, OFFSET, flag, optimizer_work
+from poet_onnx.graph.operators.updates import FLAG, KINDS, OFFSET, flag, optimizer_work
 
 PAGE_BYTES = 128 << 10
 """A store reads at least one page, for each page has a checksum; ops/parameters/parameter_file.h has this number."""
@@ -53,9 +53,6 @@ _SORTED_BYTES = 32
 _reads = partial(OpSpec, domain=POET_DOMAIN, work=movement, workspace=nothing)
 _updates = partial(OpSpec, domain=POET_DOMAIN, update=True, writes=(2,), always_writes=True, shape=flag)
 _collects = partial(OpSpec, domain=POET_DOMAIN, update=True, workspace=nothing, shape=flag)
-KINDS = (("Sgd", 5, 1), ("Momentum", 8, 2), ("Adam", 18, 3))
-"""For each optimizer: its name, the operations for an element, and the number of tensors that it changes."""
-
 COLLECTS = ("AccumulateStored", "AccumulateRowsStored")
 """Operators that collect gradients in the store."""
 

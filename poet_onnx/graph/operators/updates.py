@@ -22,6 +22,16 @@ from poet_onnx.graph.operators.spec import (
 FLAG = (("updated", "tensor(bool)"),)
 OFFSET = (Attribute("offset", "INT", "First element of the buffer that changes."),)
 
+KINDS = (("Sgd", 5, 1), ("Momentum", 8, 2), ("Adam", 18, 3))
+"""For each optimizer: its name, the operations for an element, and the number of tensors that it changes."""
+
+PARAMETER = 2
+"""Input of an update: the first that changes, before the others."""
+
+_TENSORS = {"Sgd": "parameter", "Momentum": "parameter, momentum", "Adam": "parameter, first_moment, second_moment"}
+LISTED_BYTES = 20
+"""Of a row that an index names: its number, its place in the order of all, and what sorting takes."""
+
 _runtime = partial(OpSpec, domain=MICROSOFT_DOMAIN, update=True)
 _ours = partial(OpSpec, domain=POET_DOMAIN, update=True, always_writes=True, workspace=nothing)
 
@@ -69,6 +79,20 @@ def optimizer_work(flops: int, written: int) -> WorkRule:
         return Work(0, flops * elements(gradient), gradient.size_bytes * (1 + 2 * written))
 
     return rule
+
+
+def _work_of_table(flops: int, tensors: int) -> WorkRule:
+    """Return a rule of an optimizer that changes a whole table, of whose gradient some rows are given."""
+
+    def rule(call: Call) -> Work:
+        table = call.input(PARAMETER)
+        return Work(0, flops * elements(table), call.input(0).size_bytes + 2 * tensors * table.size_bytes)
+
+    return rule
+
+
+def _changed(tensors: int) -> tuple[int, ...]:
+    return tuple(range(PARAMETER, PARAMETER + tensors))
 
 
 SPECS = [
@@ -119,45 +143,41 @@ SPECS = [
         reset_input=3,
         shape=flag,
         work=_part_into_buffer(0),
-        heap=of_each(1, 20),  # the rows, their order, and what sorting takes
+        heap=of_each(1, LISTED_BYTES),
         schema=Schema(
             "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the "
             "rows of its buffer that the indices name.",
             FLAG,
         ),
     ),
-    _ours(
-        "UpdateSgd",
-        writes=(2,),
-        shape=flag,
-        work=optimizer_work(5, 1),
-        schema=Schema(
-            "UpdateSgd(gradient, rates, parameter, after...) -> updated: a step of SGD, in place.", FLAG, OFFSET
-        ),
+    *(
+        _ours(
+            f"Update{name}",
+            writes=_changed(tensors),
+            shape=flag,
+            work=optimizer_work(flops, tensors),
+            schema=Schema(
+                f"Update{name}(gradient, rates, {_TENSORS[name]}, after...) -> updated: a step, in place.",
+                FLAG,
+                OFFSET,
+            ),
+        )
+        for name, flops, tensors in KINDS
     ),
-    _ours(
-        "UpdateMomentum",
-        writes=(2, 3),
-        shape=flag,
-        work=optimizer_work(8, 2),
-        schema=Schema(
-            "UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated: a step of SGD with momentum, "
-            "in place.",
-            FLAG,
-            OFFSET,
-        ),
-    ),
-    _ours(
-        "UpdateAdam",
-        writes=(2, 3, 4),
-        shape=flag,
-        work=optimizer_work(18, 3),
-        schema=Schema(
-            "UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated: a step of Adam, "
-            "in place.",
-            FLAG,
-            OFFSET,
-        ),
+    *(
+        _ours(
+            f"UpdateRows{name}",
+            writes=_changed(tensors),
+            shape=flag,
+            work=_work_of_table(flops, tensors),
+            heap=of_each(PARAMETER + tensors, LISTED_BYTES),
+            schema=Schema(
+                f"UpdateRows{name}(gradient, rates, {_TENSORS[name]}, indices, after...) -> updated: the same for a "
+                "table, of whose gradient the rows are given that are not zero.",
+                FLAG,
+            ),
+        )
+        for name, flops, tensors in KINDS
     ),
 ]
 """Accumulators and optimizers."""

@@ -82,6 +82,8 @@ def rows_of(case: str, python: str) -> Iterator[Row]:
             for form, asked in FORMS.items():
                 net = folder / f"{form}.onnx"
                 told = planned(python, folder, net, (*common, "--costs", folder / "costs.json"), asked)
+                if "Parameters cannot live in a store where all are small" in told.get("error", {}).get("message", ""):
+                    continue
                 store = folder / f"{form}.store" if told["store"] else ""
                 command = [python, WORKER, net, store, "cached", folder, STEPS]
                 done = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
