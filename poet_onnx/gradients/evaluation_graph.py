@@ -13,7 +13,7 @@ from poet_onnx.description.metadata import OUTPUTS_KEY, POET_DOMAIN
 from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.inference import infer_only
-from poet_onnx.gradients.parameters import fold_transposed
+from poet_onnx.gradients.transposed import fold_transposed, multiply_transposed
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.passes.forward_beside import MOST_OWN_BYTES, Beside
@@ -25,7 +25,7 @@ MOST_OUTPUT_BYTES = 2**17
 
 
 LEAST_FOLDED_BYTES = 1 << 20
-"""Of frozen weights that the training graph has transposed: for less there is no graph besides the one to export."""
+"""Of weights that the training graph reads in another way: for less there is no graph besides the one to export."""
 
 
 def is_small(value: ir.Value) -> bool:
@@ -81,6 +81,7 @@ def fused_evaluation(
     RemoveUnusedNodesPass()(model)
     if is_decoder:
         fuse_layers(model, parameters)
+    folded_bytes += multiply_transposed(model, parameters)
     if folded_bytes < LEAST_FOLDED_BYTES and all(node.domain != POET_DOMAIN for node in graph):
         return None
     for value in take_parameters(graph, parameters):

@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, listed, quoted
-from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.gradients.adapter_targets import find_weights
 from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, may_be_untrained, verdict
@@ -22,8 +21,6 @@ from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
 from poet_onnx.gradients.tensorflow_files import WRITER, warn_of_losses
 from poet_onnx.gradients.torch_words import Lost, TorchWords, is_folded, is_of_torch, read_words
-from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.node_builder import tensor_initializer
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
@@ -326,34 +323,3 @@ def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str
             graph.insert_before(first, node)
             yield name, original.name or ""
             break
-
-
-def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> int:
-    """Store frozen weights as they are read: what transposes one, and is all that reads it, becomes an initializer.
-
-    A step would transpose it anew each time, and keep the copy for the gradient of what it is multiplied with.
-
-    Args:
-        graph: changed in place.
-        trained: names of initializers that change.
-
-    Returns:
-        The bytes of these weights.
-    """
-    folded_bytes = 0
-    for node in [node for node in graph if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS]:
-        source, output = node.inputs[0], node.outputs[0]
-        known = source is not None and source.is_initializer() and source.name not in trained
-        if source is None or not known or len(source.uses()) > 1 or output.is_graph_output():
-            continue
-        tensor = source.const_value
-        if tensor is None or tensor.dtype not in REAL:
-            continue
-        perm = node.attributes.get_ints("perm", None)
-        turned = TurnedTensor(tensor, perm, output.name or "")
-        output.name = None
-        output.replace_all_uses_with(tensor_initializer(graph, turned))
-        graph.remove(node, safe=True)
-        graph.initializers.pop(source.name or "")
-        folded_bytes += tensor.nbytes
-    return folded_bytes

@@ -45,7 +45,6 @@ from poet_onnx.gradients.parameters import (
     Parameters,
     as_patterns,
     find_parameters,
-    fold_transposed,
     refuse_doubts,
     warn_of_padding,
 )
@@ -55,6 +54,7 @@ from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
 from poet_onnx.gradients.torch_forgets import warn_of_forgotten
 from poet_onnx.gradients.torch_words import read_words
+from poet_onnx.gradients.transposed import fold_transposed, multiply_transposed
 from poet_onnx.graph.extract import TO_FLOAT, check_number_types
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
@@ -215,10 +215,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
     fused = fused_evaluation(forward, evaluation, name, parameters.trained, is_decoder=is_decoder)
     leave_out_unread(forward, name)
-    fold_transposed(forward.graph, parameters.trained)
-    if is_decoder:
-        _make_no_scores(forward, parameters.trained)
-        fuse_layers(forward, parameters.trained)
+    _write_own_nodes(forward, parameters.trained, is_decoder=is_decoder)
     training = differentiate(forward, name, parameters.trained)
     fuse_gradients(training)
     return TrainGraph(
@@ -376,7 +373,11 @@ def _shown(kind: ir.DataType) -> str:
     return "float64" if kind == ir.DataType.DOUBLE else kind.name.lower()
 
 
-def _make_no_scores(forward: ir.Model, trained: Sequence[str]) -> None:
-    """Let the loss of a language model make scores of some words at a time, where its output layer is frozen."""
-    if UseVocabularyLoss(with_gradient=True, trained=trained)(forward).modified:
-        RemoveUnread()(forward)
+def _write_own_nodes(forward: ir.Model, trained: Sequence[str], *, is_decoder: bool) -> None:
+    """Write what an exporter does not: products with weights as they are, and single nodes for a decoder's layers."""
+    fold_transposed(forward.graph, trained)
+    if is_decoder:
+        if UseVocabularyLoss(with_gradient=True, trained=trained)(forward).modified:
+            RemoveUnread()(forward)
+        fuse_layers(forward, trained)
+    multiply_transposed(forward, trained)

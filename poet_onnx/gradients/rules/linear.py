@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError, broadcast_axes
 from poet_onnx.gradients.registry import gradient_of
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 
 @gradient_of("Gemm")
@@ -57,6 +58,20 @@ def matmul(builder: GradientBuilder) -> None:
         builder.send(1, builder.op("Gemm", rows, columns, transA=1))
     elif builder.wants(1):
         _stacked_second(builder, a, b)
+
+
+@gradient_of("FusedMatMul", domain=MICROSOFT_DOMAIN)
+def with_transposed(builder: GradientBuilder) -> None:
+    """Write products with a matrix that is read transposed, in which way no copy of it is made."""
+    a, b = builder.shape(builder.input(0)), builder.shape(builder.input(1))
+    how = {name: value for name, value in builder.attributes.items() if value}
+    if len(a) < 2 or len(b) != 2 or how not in ({"transB": 1}, {"transB": 1, "alpha": 1.0}):
+        raise NoGradientError("FusedMatMul of other operands than rows and one transposed matrix; export a MatMul")
+    if builder.wants(0):
+        builder.send(0, builder.op("MatMul", builder.gradient(), builder.input(1)))
+    if builder.wants(1):
+        columns = builder.reshape(builder.gradient(), (-1, b[0]))
+        builder.send(1, builder.op("Gemm", columns, builder.reshape(builder.input(0), (-1, b[1])), transA=1))
 
 
 def _with_vector(builder: GradientBuilder, a: tuple[int, ...], b: tuple[int, ...]) -> None:
