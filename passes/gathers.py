@@ -1,4 +1,4 @@
-"""Gradients of gathers whose bits do not depend on threads."""
+"""Gradients of gathers whose bits do not depend on threads, and of tables that other nodes read, too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN
-from poet_onnx.passes.views import replace_node
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.passes.views import only_maker, replace_node, sizes_of
 
 
 class SumGathersInOrder(InPlacePass):
@@ -25,6 +25,39 @@ class SumGathersInOrder(InPlacePass):
         if replaced:
             model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
         return PassResult(model, modified=bool(replaced))
+
+
+class AddGatheredRows(InPlacePass):
+    """Let the rows of a gather's gradient be added to the gradient of another reader of the table.
+
+    Example: an embedding that is the output layer, too. Without it both gradients and their sum, each as large as the
+    table, are there at once. The bits are those of the sum.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Replace the sums, and remove the gradients."""
+        modified = False
+        for node in list(model.graph):
+            if node.op_type in ("Sum", "Add") and node.domain in ONNX_DOMAINS and len(node.inputs) == 2:
+                modified |= _add_rows(node)
+        return PassResult(model, modified=modified)
+
+
+def _add_rows(total: ir.Node) -> bool:
+    """Write the node for a sum; nothing where none of its two terms is a gather's gradient of the sum's shape."""
+    for base, gathered in (total.inputs, total.inputs[::-1]):
+        maker = only_maker(gathered)
+        if base is None or maker is None or maker.op_type != "GatherGradient" or maker.domain != POET_DOMAIN:
+            continue
+        is_table = maker.attributes.get_int("axis", 0) == 0 and base.shape == maker.outputs[0].shape
+        if not is_table or base.dtype != ir.DataType.FLOAT:
+            continue
+        attributes = [ir.AttrInt64("first", 0), ir.AttrInt64("rows", sizes_of(base)[0])]
+        replace_node(total, "AddRows", [base, *maker.inputs], attributes, [total.outputs[0]])
+        assert maker.graph is not None
+        maker.graph.remove(maker, safe=True)
+        return True
+    return False
 
 
 def _replace(node: ir.Node) -> bool:

@@ -14,6 +14,8 @@ Rules:
         rows or columns of one operand, and parts get slices of that.
     S4. GatherGrad or GatherGradient along axis 0 is not split but replaced: AccumulateRows adds the rows that the batch
         used.
+        Where AddRows adds such rows to the whole gradient of another reader, they are added to each part: for this the
+        product of the parts waits, if its operands are smaller than the gradient.
     S5. Parts are of equal size but for one row, and never of a single row: ONNX Runtime multiplies a vector by other
         kernels than a matrix, which round differently. They are as small as asked for, or larger where smaller ones
         would add up in another order than the whole product does with so many threads; none where all would. A
@@ -24,8 +26,9 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 import numpy as np
 import onnx_ir as ir
@@ -50,7 +53,7 @@ class _Gradient:
 
     Attributes:
         maker: the node that computes it.
-        between: views and the Transpose that lead from there to the accumulator, first to last.
+        between: views, the Transpose and the AddRows that lead from there to the accumulator, first to last.
         accumulator: the InPlaceAccumulatorV2 or Accumulate node.
         rows: of the gradient as the accumulator gets it.
         row_elements: elements of one of them.
@@ -63,6 +66,11 @@ class _Gradient:
     rows: int
     row_elements: int
     parts: tuple[int, ...] = ()
+
+    @property
+    def adding(self) -> ir.Node | None:
+        """Return the node that adds rows of a gather's gradient to this one, if there is one."""
+        return next((node for node in self.between if node.op_type == "AddRows"), None)
 
     @property
     def transposed(self) -> bool:
@@ -129,7 +137,7 @@ class SplitWeightGradients(InPlacePass):
             is_weight = value is maker.outputs[_CONVOLUTIONS[maker.op_type, maker.domain]]
             splits = plain and is_weight and maker.attributes.get_int("group", 1) == 1
         else:
-            splits = _is_matrix_product(maker, value) and _keeps_rows(gradient)
+            splits = _is_matrix_product(maker, value) and _keeps_rows(gradient) and _may_wait(gradient, size_bytes)
         parts = self._parts(gradient, size_bytes // rows) if splits else ()
         return replace(gradient, parts=parts) if parts else None
 
@@ -188,7 +196,12 @@ def _accumulates_whole(node: ir.Node) -> bool:
 
 
 def _passes_on(node: ir.Node, *, transposed: bool) -> bool:
-    """Return whether a node only hands its first input on: a view that keeps the rows, or one Transpose of a matrix."""
+    """Return whether a node only hands its first input on: a view that keeps the rows, or one Transpose of a matrix.
+
+    One that adds rows of a gather's gradient to it may stand behind these.
+    """
+    if node.op_type == "AddRows" and node.domain == POET_DOMAIN:
+        return not transposed and len(_shape(node.outputs[0])) == 2
     if node.domain not in ONNX_DOMAINS:
         return False
     if node.op_type == "Transpose":
@@ -203,6 +216,11 @@ def _keeps_rows(gradient: _Gradient) -> bool:
     """Return whether rows of the product are rows, or with a Transpose columns, of what is accumulated."""
     shapes = [_shape(node.outputs[0]) for node in gradient.between] + [_shape(gradient.accumulator.inputs[0])]
     return not gradient.transposed or all(len(shape) == 2 for shape in shapes)
+
+
+def _may_wait(gradient: _Gradient, size_bytes: int) -> bool:
+    """Return whether the gradient need not be made before rows that are to be added are there (S4)."""
+    return gradient.adding is None or sum(map(_size_bytes, gradient.maker.inputs)) < size_bytes
 
 
 def _is_matrix_product(node: ir.Node, value: ir.Value) -> bool:
@@ -245,7 +263,7 @@ class _Splitter:
         name = output.name
         self.flag.type, self.flag.shape = output.type, output.shape
         output.replace_all_uses_with(self.flag, replace_graph_outputs=True)
-        self.graph.insert_after(maker, self.nodes)
+        self.graph.insert_after(gradient.adding or maker, self.nodes)
         obsolete = [gradient.accumulator, *reversed(gradient.between)]
         self.graph.remove(obsolete, safe=True)
         self.flag.name = name
@@ -272,12 +290,20 @@ class _Splitter:
         for node in self.gradient.between:
             if node.op_type == "Transpose":
                 value = self._copy(node, number, [value], [[count, self.gradient.row_elements]])
+            elif node.op_type == "AddRows":
+                inputs = [value, *node.inputs[1:]]
+                value = self._copy(node, number, inputs, [[count, self.gradient.row_elements]], first=first)
         return value
 
     def _copy(
-        self, node: ir.Node, number: int, inputs: list[ir.Value | None], shapes: list[list[int] | None]
+        self,
+        node: ir.Node,
+        number: int,
+        inputs: Sequence[ir.Value | None],
+        shapes: Sequence[list[int] | None],
+        **changed: int,
     ) -> ir.Value:
-        """Write a copy of a node with other inputs; an output without a shape is left out."""
+        """Write a copy of a node with other inputs and attributes; an output without a shape is left out."""
         assert self.buffer is not None
         outputs = [
             ir.Value(name="") if shape is None else self._value(f"{original.name}/part_{number}", self.buffer, shape)
@@ -287,7 +313,10 @@ class _Splitter:
             node.domain,
             node.op_type,
             inputs,
-            list(node.attributes.values()),
+            [
+                *(each for name, each in node.attributes.items() if name not in changed),
+                *starmap(ir.AttrInt64, changed.items()),
+            ],
             outputs=outputs,
             name=f"{node.name}/part_{number}",
         )

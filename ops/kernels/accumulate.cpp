@@ -72,8 +72,9 @@ void accumulate_rows(const Workers& workers, const Tensor& buffer, const Tensor&
                      bool overwrite) {
   auto* const to = static_cast<T*>(buffer.data);
   const auto* from = static_cast<const T*>(gradient.data);
-  each_range(workers, static_cast<uint64_t>(rows.row_count()), rows.width(),
-             [&](uint64_t first, uint64_t count) { rows.accumulate(to, from, first, first + count, overwrite); });
+  each_range(workers, static_cast<uint64_t>(rows.row_count()), rows.width(), [&](uint64_t first, uint64_t count) {
+    rows.accumulate(to + first * rows.width(), from, first, first + count, overwrite);
+  });
 }
 
 class AccumulateRows final : public Kernel {

@@ -5,6 +5,11 @@
 //       dX is of the shape that the integer list `shape` says, of zeros to which the parts of dY are added where Gather
 //       along the axis `axis`, of 0 or more, took them from, in the order of the indices. Both are float, indices int32
 //       or int64.
+//
+//   AddRows(base, indices, gradient, after...) -> sum
+//       adds to `base`, which is the rows of a table from `first` on, the rows of the gradient that the indices name of
+//       them, each summed first, as GatherGradient does; the table has `rows`. Of the sum of a whole table the bits are
+//       those of an Add of GatherGradient's, which is never in memory.
 #include "kernels/kernel.h"
 #include "kernels/rows.h"
 
@@ -44,7 +49,7 @@ class GatherGradient final : public Kernel {
       for (const uint64_t end = first + count; first < end;) {
         const uint64_t table = first / row_count, row = first % row_count;
         const uint64_t stop = std::min(row_count, row + (end - first));
-        rows.accumulate(d_x + table * row_count * width, d_y + table * rows.count() * width, row, stop, true);
+        rows.accumulate(d_x + first * width, d_y + table * rows.count() * width, row, stop, true);
         first += stop - row;
       }
     });
@@ -55,8 +60,43 @@ class GatherGradient final : public Kernel {
   const uint64_t axis_;
 };
 
+class AddRows final : public Kernel {
+ public:
+  explicit AddRows(const NodeInfo& node)
+      : first_(node.require_nonnegative("first")), row_count_(node.require_nonnegative("rows")) {}
+
+  void compute(Context& context) override {
+    const Tensor base = context.input(0), indices = context.input(1), gradient = context.input(2);
+    for (const Tensor& tensor : {base, gradient})
+      if (tensor.layout.dtype != kFloat)
+        throw Error("base and gradient are of element types " + std::to_string(base.layout.dtype) + " and " +
+                    std::to_string(gradient.layout.dtype) + ", but must be float");
+    const Shape& shape = base.layout.shape;
+    if (shape.rank() == 0) throw Error("the base is a scalar and has no rows");
+    const auto count = static_cast<uint64_t>(shape.data()[0]);
+    if (count > row_count_ || first_ > row_count_ - count)
+      throw Error(std::to_string(count) + " rows from row " + std::to_string(first_) +
+                  " on do not fit into a table of " + std::to_string(row_count_));
+    const auto table_rows = static_cast<int64_t>(row_count_);
+    const GivenRows rows(read_rows(indices, table_rows), table_rows, product(shape, 1, shape.rank()));
+    rows.require(gradient);
+    const auto* const from = static_cast<const float*>(base.data);
+    auto* const to = static_cast<float*>(context.output(0, shape));
+    each_range(context.workers(), count, rows.width(), [&](uint64_t begin, uint64_t some) {
+      float* const sums = to + begin * rows.width();
+      if (to != from) std::copy_n(from + begin * rows.width(), some * rows.width(), sums);
+      const uint64_t row = first_ + begin;
+      rows.accumulate(sums, static_cast<const float*>(gradient.data), row, row + some, false);
+    });
+  }
+
+ private:
+  const uint64_t first_, row_count_;
+};
+
 }  // namespace
 
+const OpDefinition kAddRows{"AddRows", 1, {kFloat}, Sharing::kAllowed, create<AddRows>, infer_from_input};
 const OpDefinition kGatherGradient{"GatherGradient", 1, {kFloat}, Sharing::kNone, create<GatherGradient>,
                                    infer_nothing};
 

@@ -160,7 +160,7 @@ extern const OpDefinition kDepthwiseDataGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kExponentiate;
 extern const OpDefinition kGatedActivate, kGatedActivateGradient;
-extern const OpDefinition kGatherGradient;
+extern const OpDefinition kAddRows, kGatherGradient;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;

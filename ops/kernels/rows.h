@@ -31,17 +31,17 @@ class GivenRows {
   // Throws Error where a gradient does not have these rows, so many times.
   void require(const Tensor& gradient, uint64_t times = 1) const;
 
-  // Adds the sums to the table's rows from `row` to `end`, or makes these rows the sums.
+  // Adds the sums to the table's rows from `row`, which lies at `to`, to `end`, or makes these rows the sums.
   template <typename T>
-  void accumulate(T* table, const T* gradient, uint64_t row, uint64_t end, bool overwrite) const {
+  void accumulate(T* to, const T* gradient, uint64_t row, uint64_t end, bool overwrite) const {
     auto next = first_of(row);
-    for (; row < end; ++row) {
+    for (; row < end; ++row, to += width_) {
       const auto begin = next;
       while (next != order_.end() && rows_[*next] == static_cast<int64_t>(row)) ++next;
       if (begin == next) {
-        add_zero(table + row * width_, overwrite);
+        add_zero(to, overwrite);
       } else {
-        add_sum(table + row * width_, gradient, &*begin, static_cast<size_t>(next - begin), overwrite);
+        add_sum(to, gradient, &*begin, static_cast<size_t>(next - begin), overwrite);
       }
     }
   }

@@ -180,6 +180,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kExponentiate,
                                            &kGatedActivate,
                                            &kGatedActivateGradient,
+                                           &kAddRows,
                                            &kGatherGradient,
                                            &kLayerNormalizeGradient,
                                            &kMaxPoolGradient,

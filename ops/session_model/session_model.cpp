@@ -46,9 +46,19 @@ struct Count {
 // Operators of ours of which types and shapes are asked for, of so many inputs and outputs: ONNX Runtime asks where
 // they may share a buffer, a gather's type is nowhere else, and pages are sized by their tensor.
 constexpr Count kShaped[] = {
-    {"AddLowRank", 1},   {"AddLowRankGradient", 1},    {"BatchNormalizeGradient", 1}, {"CrossEntropyGradient", 1},
-    {"Exponentiate", 1}, {"GatedActivateGradient", 2}, {"GatherStored", 1},           {"LayerNormalizeGradient", 1},
-    {"PageOut", 1},      {"PageOutStart", 1},          {"RectifierGradient", 1},      {"RmsNormalizeGradient", 1},
+    {"AddLowRank", 1},
+    {"AddLowRankGradient", 1},
+    {"AddRows", 1},
+    {"BatchNormalizeGradient", 1},
+    {"CrossEntropyGradient", 1},
+    {"Exponentiate", 1},
+    {"GatedActivateGradient", 2},
+    {"GatherStored", 1},
+    {"LayerNormalizeGradient", 1},
+    {"PageOut", 1},
+    {"PageOutStart", 1},
+    {"RectifierGradient", 1},
+    {"RmsNormalizeGradient", 1},
     {"Rotate", 1},
 };
 

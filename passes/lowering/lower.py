@@ -12,7 +12,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.graph.shapes.declared import fitting
-from poet_onnx.passes.gathers import SumGathersInOrder
+from poet_onnx.passes.gathers import AddGatheredRows, SumGathersInOrder
 from poet_onnx.passes.lowering import (
     accumulation,
     activation,
@@ -151,7 +151,7 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None, threads: int 
         threads: inside an operator.
     """
     before = normalize_for(target, dims, threads=threads)
-    return before if target == "training" else Normalization(before, LowerTraining(), WriteShapes())
+    return before if target == "training" else Normalization(before, LowerTraining(), WriteShapes(), AddGatheredRows())
 
 
 def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads: int = 1) -> Normalization:
@@ -167,7 +167,7 @@ def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads
 def lower(model: ir.Model, target: str) -> None:
     """Do the second half of `prepare`."""
     if target != "training":
-        Normalization(LowerTraining(), WriteShapes())(model)
+        Normalization(LowerTraining(), WriteShapes(), AddGatheredRows())(model)
 
 
 def is_training_only(node: ir.Node) -> bool:

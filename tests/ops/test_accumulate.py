@@ -117,6 +117,49 @@ def test_rows_equal_the_runtime_itself(overwrite: bool) -> None:
     assert _run(_session(ours, inputs, ["done"]), feeds)["buffer"].tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [INT32, INT64])
+@pytest.mark.parametrize("taken", [False, True], ids=["its own buffer", "the base's"])
+@pytest.mark.parametrize(("first", "count"), [(0, 70), (0, 9), (33, 20), (69, 1)])
+def test_rows_are_added_to_a_part_of_a_table(first: int, count: int, taken: bool, dtype: int) -> None:
+    """With the bits of a sum of whole gradients, also where the output takes the buffer of a base that nobody reads."""
+    rows, width, given = 70, 300, 90
+    base, gradient = _sample([count, width]), _sample([given, width])
+    base[:1] = -0.0
+    indices = np.random.default_rng(1).integers(-rows, rows // 2, given)
+    nodes = [helper.make_node("Identity", ["x"], ["base"])] if taken else []
+    nodes.append(
+        poet_node("AddRows", ["base" if taken else "x", "indices", "gradient"], ["sum"], first=first, rows=rows)
+    )
+    inputs = [("x", FLOAT, [count, width]), ("indices", dtype, [given]), ("gradient", FLOAT, [given, width])]
+    model = make_model(nodes, inputs, [("sum", FLOAT, [count, width])])
+    kind = np.int32 if dtype == INT32 else np.int64
+    feeds = {"x": base, "indices": indices.astype(kind), "gradient": gradient}
+    (found,) = onnxruntime.InferenceSession(model, session_options(threads=2)).run(None, feeds)
+    whole = np.zeros((rows, width), np.float32)
+    for place, index in enumerate(indices):
+        whole[index] += gradient[place]
+    assert found.tobytes() == (base + whole[first : first + count]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "message"),
+    [
+        ([4, 3], {"first": 3, "rows": 6}, "4 rows from row 3 on do not fit into a table of 6"),
+        ([4, 3], {"first": -1, "rows": 6}, "'first' is -1, but must be 0 or more"),
+        ([4, 2], {"first": 0, "rows": 6}, "the gradient has 6 elements, but 2 indices of rows of 2 name 4"),
+        ([4, 3], {"first": 0, "rows": 5}, "index 5 is outside of a buffer of 5 rows"),
+        ([], {"first": 0, "rows": 5}, "the base is a scalar and has no rows"),
+    ],
+)
+def test_rows_that_fit_no_table_are_refused(shape: list[int], attributes: dict[str, int], message: str) -> None:
+    nodes = [poet_node("AddRows", ["base", "indices", "gradient"], ["sum"], **attributes)]
+    inputs = [("base", FLOAT, shape), ("indices", INT64, [2]), ("gradient", FLOAT, [2, 3])]
+    model = make_model(nodes, inputs, [("sum", FLOAT, shape)])
+    feeds = {"base": _sample(shape), "indices": np.array([0, 5]), "gradient": _sample([2, 3])}
+    with pytest.raises(RuntimeFailure, match=message):
+        onnxruntime.InferenceSession(model, session_options()).run(None, feeds)
+
+
 @pytest.mark.parametrize(
     ("part", "offset", "message"),
     [([5, 4], 1, "does not fit"), ([1], 20, "does not fit"), ([1], 2**62, "does not fit")],

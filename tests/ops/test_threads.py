@@ -68,6 +68,9 @@ CASES = {
     "AccumulateRows anew": Case(
         "AccumulateRows", (floats(700, 300), places(90, 1500), floats(1500, 300), ~BOOL), (FLAG,), {}
     ),
+    "AddRows": Case(
+        "AddRows", (floats(600, 300), places(700, 1500), floats(1500, 300)), (FLOAT,), {"first": 50, "rows": 700}
+    ),
     "Attend": Case("Attend", (*HEADS, np.float32([0.2, 0]), HIDING), (FLOAT,), ATTENTION),
     "AttendGradient": Case(
         "AttendGradient", (floats(2, 130, 4, 32), *HEADS, np.float32([0.2, 0]), HIDING), (FLOAT,) * 3, ATTENTION

@@ -13,11 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poet_onnx
-from poet_onnx.passes.gathers import SumGathersInOrder
+from poet_onnx.passes.gathers import AddGatheredRows, SumGathersInOrder
 from poet_onnx.runtime import session_options
 from poet_onnx.training.prepared import Wishes, open_model
 
 MICROSOFT = "com.microsoft"
+HEADER = '<ir_version: 8, opset_import: ["" : 15, "poet" : 1]>'
 TABLE = (60, 5, 70)
 COUNT = 3000
 
@@ -79,3 +80,53 @@ def test_graphs_for_several_threads_have_repeatable_sums(model_path: Callable[..
         assert ("GatherGrad" in operators) == kept
         assert bool(operators & {"GatherGradient", "AccumulateRows"}) != kept
     assert poet_onnx.verify(path, result.model, feeds=1).passed
+
+
+def with_sum(nodes: str, *, axis: int = 0) -> ir.Model:
+    """Return a model in whose nodes GATHERED stands for the gradient of a gather from [6, 6]."""
+    text = nodes.replace("GATHERED", f"g = poet.GatherGradient <shape = [6, 6], axis = {axis}> (rows, dy)")
+    inputs = (
+        "float[6, 6] x, int64[4] rows, float[4, 6] dy" if axis == 0 else "float[6, 6] x, int64[4] rows, float[6, 4] dy"
+    )
+    made = "float[6, 6] g, float[6, 6] h, float[6, 6] z"
+    return ir.from_proto(onnx.parser.parse_model(f"{HEADER} g ({inputs}) => (float[6, 6] y) <{made}> {{ {text} }}"))
+
+
+def result_of(model: ir.Model) -> bytes:
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), session_options())
+    random = np.random.default_rng(4)
+    x, dy = random.standard_normal((6, 6), np.float32), random.standard_normal((4, 6), np.float32)
+    x[2] = -0.0
+    found: np.ndarray = session.run(None, {"x": x, "rows": np.array([5, 1, -1, 5]), "dy": dy})[0]
+    return found.tobytes()
+
+
+@pytest.mark.parametrize("total", ["Sum (x, g)", "Sum (g, x)", "Add (x, g)", "Add (g, x)"])
+def test_rows_are_added_to_another_gradient_of_the_table(total: str) -> None:
+    model = with_sum(f"GATHERED y = {total}")
+    expected = result_of(model)
+    assert AddGatheredRows()(model).modified
+    assert [node.op_type for node in model.graph] == ["AddRows"]
+    assert result_of(model) == expected
+
+
+def test_gradients_of_two_gathers_need_one_table() -> None:
+    second = "h = poet.GatherGradient <shape = [6, 6], axis = 0> (rows, dy)"
+    model = with_sum(f"GATHERED {second} y = Sum (g, h)")
+    expected = result_of(model)
+    assert AddGatheredRows()(model).modified
+    assert sorted(node.op_type for node in model.graph) == ["AddRows", "GatherGradient"]
+    assert result_of(model) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "axis"),
+    [
+        ("GATHERED y = Add (x, g)", 1),
+        ("GATHERED y = Mul (x, g)", 0),
+        ("GATHERED y = Sum (x, x, g)", 0),
+        ("GATHERED z = Add (x, g) y = Mul (z, g)", 0),
+    ],
+)
+def test_other_sums_stay(nodes: str, axis: int) -> None:
+    assert not AddGatheredRows()(with_sum(nodes, axis=axis)).modified

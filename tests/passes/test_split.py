@@ -10,14 +10,16 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from deep import sampled
+from forward_models import parse, random
 from onnx import helper
 from run_in_place import run_in_place
 from small_models import export_small
 
+import poet_onnx
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.graph.extract import extract, load_model
-from poet_onnx.passes.lowering import lower
+from poet_onnx.passes.lowering import lower, prepare
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan.problem import ScheduleProblem
@@ -95,6 +97,40 @@ def test_parts_add_up_as_the_whole_does_with_several_threads(tmp_path: Path, thr
     expected = _state(whole, steps, threads)
     assert _state(split, steps, threads) == expected
     assert (_state(alone, steps, threads) == expected) == (threads == 1)
+
+
+TIED = """g (int64[2, ROWS] x) => (float[2, ROWS, 300] y) {
+    h = Gather (table, x)
+    t = Tanh (h)
+    w = Transpose <perm = [1, 0]> (table)
+    y = MatMul (t, w)
+}"""
+
+
+def _tied(rows: int) -> ir.Model:
+    """Return the step of a model whose table is its output layer, too."""
+    model = parse(TIED.replace("ROWS", str(rows)), {"table": random(300, 40)})
+    training = poet_onnx.train_graph(model, loss="cross-entropy-last").training
+    prepare(target="stock")(training)
+    return training
+
+
+def test_rows_are_added_to_each_part_of_a_tied_table() -> None:
+    whole, split = _tied(6), _tied(6)
+    assert [node.op_type for node in whole.graph].count("AddRows") == 1
+    assert SplitWeightGradients(8 * KIB, threads=1)(split).modified
+    adding = [node for node in split.graph if node.op_type == "AddRows"]
+    firsts = [node.attributes.get_int("first") for node in adding]
+    assert len(firsts) > 4
+    assert firsts == sorted(set(firsts))
+    steps = (False, True, False)
+    assert _state(split, steps) == _state(whole, steps)
+    assert _peak(split) < _peak(whole)
+
+
+def test_a_tied_table_is_whole_where_the_operands_of_its_gradient_are_larger() -> None:
+    """They would have to wait for the rows, which come last."""
+    assert not SplitWeightGradients(8 * KIB, threads=1)(_tied(20)).modified
 
 
 def _peak(model: ir.Model) -> int:

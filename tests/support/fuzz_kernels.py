@@ -68,6 +68,7 @@ class Model:
             self._normalize,
             self._normalize_rows,
             self._update_rows,
+            self._add_rows,
             self._normalize_by_root,
             self._activate,
             self._rotate,
@@ -216,6 +217,16 @@ class Model:
         inputs = [self._input(FLOAT, (size - offset,)), self._input(FLOAT, (rates,))]
         inputs += [self._input(FLOAT, shape) for _ in range(buffers)]
         self._add(op_type, inputs, [(BOOL, (1,))], offset=offset)
+
+    def _add_rows(self) -> None:
+        rows, width, given = self._shape(1)[0], self._shape(1)[0], self._random.randint(0, 5)
+        first = self._random.randint(0, rows)
+        inputs = [
+            self._input(FLOAT, (rows - first, width)),
+            self._input(INT64, (given,), high=max(0, rows - 1)),
+            self._input(FLOAT, (given, width)),
+        ]
+        self._add("AddRows", inputs, [(FLOAT, (rows - first, width))], first=first, rows=rows)
 
     def _update_rows(self) -> None:
         op_type = self._random.choice(list(UPDATES))

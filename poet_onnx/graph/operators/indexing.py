@@ -7,6 +7,7 @@ import numpy as np
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import OTHER_SIZE, expect, said
 from poet_onnx.graph.operators.rules import (
+    like,
     movement,
     nothing,
     of_each,
@@ -64,6 +65,13 @@ def _rows_fit(context: ShapeContext) -> None:
     if not 0 <= axis < len(made.shape):
         raise RuleError(f"its axis is {axis} and its shape {list(made.shape)}")
     expect(context, 1, (*made.shape[:axis], *context.type(0).shape, *made.shape[axis + 1 :]))
+
+
+def _added_rows_fit(context: ShapeContext) -> None:
+    base, first, rows = context.type(0).shape, context.integer("first", 0), context.integer("rows", 0)
+    if not base or not 0 <= first <= rows - base[0]:
+        raise RuleError(f"rows from {first} on of a table of {rows} are no {list(base)}")
+    expect(context, 2, (*context.type(1).shape, *base[1:]))
 
 
 def _gather_elements_gradient_fits(context: ShapeContext) -> None:
@@ -137,6 +145,24 @@ SPECS = [
             (
                 Attribute("shape", "INTS", "Shape of dX."),
                 Attribute("axis", "INT", "Along which indices point, 0 or more."),
+            ),
+        ),
+    ),
+    OpSpec(
+        "AddRows",
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        check=_added_rows_fit,
+        work=per_output(1),
+        workspace=nothing,
+        heap=of_each(1, LISTED_BYTES),
+        schema=Schema(
+            "AddRows(base, indices, gradient, after...) -> sum: adds rows of a gradient to rows of a table.",
+            (("sum", "tensor(float)"),),
+            (
+                Attribute("first", "INT", "Row that is the base's first."),
+                Attribute("rows", "INT", "Rows of the table."),
             ),
         ),
     ),
