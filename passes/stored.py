@@ -240,7 +240,8 @@ class _Tensor:
 
     def _rows_read(self) -> int:
         """Return how many rows its readers read: all, where one reads it whole."""
-        indices = [node.inputs[1] if takes_rows(node, index) else None for node, index in self.value.uses()]
+        readers = [(node, index) for node, index in self.value.uses() if not _is_update(node, index)]
+        indices = [node.inputs[1] if takes_rows(node, index) else None for node, index in readers]
         sizes = [sizes_of(each) if each is not None else sizes_of(self.value)[:1] for each in indices]
         return sum(map(math.prod, sizes))
 

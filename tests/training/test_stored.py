@@ -251,6 +251,8 @@ def test_what_a_step_moves_is_what_the_store_counts(nets: dict[str, Path], tmp_p
 def test_a_step_moves_no_more_of_a_table_than_the_store_counts(nets: dict[str, Path], tmp_path: Path) -> None:
     options: dict[str, object] = {"device": "a72", "target": "stock", "loss": "cross-entropy", "store": "always"}
     result = poet_onnx.rewrite(nets["words"], **options)  # type: ignore[arg-type]
+    updates = [node for node in result.model.graph if node.op_type.startswith("UpdateRowsStored")]
+    assert [node.attributes.get_int("deferred", 0) for node in updates] == [1]
     moved = Report.of_rewrite(result, model="words", output=None).store
     assert moved is not None
     result.save(tmp_path / "net.onnx")
