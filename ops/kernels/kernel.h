@@ -162,7 +162,7 @@ extern const OpDefinition kExponentiate;
 extern const OpDefinition kGatedActivate, kGatedActivateGradient;
 extern const OpDefinition kAddRows, kGatherGradient;
 extern const OpDefinition kLayerNormalizeGradient;
-extern const OpDefinition kMaxPoolGradient;
+extern const OpDefinition kMaxPoolTaps, kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;
 extern const OpDefinition kRmsNormalize, kRmsNormalizeGradient, kRmsNormalizeScaleGradient;
 extern const OpDefinition kRotate;

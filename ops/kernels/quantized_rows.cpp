@@ -9,7 +9,6 @@
 namespace poet {
 namespace {
 
-constexpr int32_t kUint8 = 2;
 constexpr uint64_t kByte = 8;
 constexpr uint64_t kChunk = 32;  // codes that are computed with at once
 

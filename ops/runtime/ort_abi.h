@@ -89,6 +89,7 @@ constexpr int kDeviceAllocator = 0;
 // ONNXTensorElementDataType: the numbers of onnx.TensorProto.DataType.
 constexpr int32_t kUndefined = 0;
 constexpr int32_t kFloat = 1;
+constexpr int32_t kUint8 = 2;
 constexpr int32_t kInt32 = 6;
 constexpr int32_t kInt64 = 7;
 constexpr int32_t kBool = 9;

@@ -183,6 +183,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kAddRows,
                                            &kGatherGradient,
                                            &kLayerNormalizeGradient,
+                                           &kMaxPoolTaps,
                                            &kMaxPoolGradient,
                                            &kRectifierGradient,
                                            &kRmsNormalize,

@@ -146,7 +146,7 @@ def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
         d_y = builder.reshape(builder.input(0), sizes.filters, sizes.samples)
         return builder.reshape(builder.op("Gemm", weight, d_y, transA=1), 1, sizes.channels, *sizes.image)
     if _has_depthwise(builder, sizes) and sizes.filters == sizes.channels:
-        attributes = {"image": sizes.image, **_window_attributes(window)}
+        attributes = {"image": sizes.image, **window.attributes}
         filters = builder.input(2), sizes.weight
         return _depthwise(builder, "DepthwiseDataGradient", builder.input(0), filters, sizes, **attributes)
     if _has_kernels(builder, sizes):
@@ -156,7 +156,7 @@ def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
             builder.input(2),
             domain=POET_DOMAIN,
             image=sizes.image,
-            **_window_attributes(window),
+            **window.attributes,
             pixels=sizes.pixels,
             group=sizes.group,
             **sizes.strip,
@@ -179,7 +179,7 @@ def _weight_gradient(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes
     window = sizes.window
     if _has_depthwise(builder, sizes):
         images = x, (sizes.batch, sizes.channels, *sizes.image)
-        return _depthwise(builder, "DepthwiseWeightGradient", d_y, images, sizes, **_window_attributes(window))
+        return _depthwise(builder, "DepthwiseWeightGradient", d_y, images, sizes, **window.attributes)
     is_product = window.is_point and sizes.batch == sizes.group == 1
     if _has_kernels(builder, sizes) and not is_product:
         return builder.op(
@@ -187,7 +187,7 @@ def _weight_gradient(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes
             d_y,
             x,
             domain=POET_DOMAIN,
-            **_window_attributes(window),
+            **window.attributes,
             pixels=sizes.pixels,
             group=sizes.group,
             **sizes.strip,
@@ -217,15 +217,6 @@ def _depthwise(
         return made
     is_data = "image" in attributes
     return builder.reshape(made, *((sizes.batch, sizes.channels, *sizes.image) if is_data else sizes.weight))
-
-
-def _window_attributes(window: Window) -> dict[str, tuple[int, ...]]:
-    return {
-        "kernel": window.kernel,
-        "strides": window.strides,
-        "dilations": window.dilations,
-        "begins": window.begins,
-    }
 
 
 def _has_kernels(builder: LoweringBuilder, sizes: _Shapes) -> bool:

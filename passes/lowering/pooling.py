@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
 from poet_onnx.passes.node_builder import NodeBuilder
+from poet_onnx.passes.views import replace_node
+
+_MOST_DIMENSIONS, _MOST_TAPS = 3, 255
+"""Of a window whose maximum a node of ours finds."""
 
 
 def _max_pool(builder: LoweringBuilder) -> None:
-    """MaxPoolGrad(dY, indices): dY goes where the maxima were; indices count through the whole of X."""
+    """MaxPoolGrad(dY, indices): dY goes where the maxima were; indices count through the whole of X.
+
+    Where nobody else asks for them, the forward node is one of ours, and tells of the taps with a byte for each window.
+    """
     shape = builder.output_shape()
-    if builder.kernels and builder.type(0).dtype == FLOAT:  # ScatterElements takes a copy of the indices besides
-        builder.give(
-            0, builder.op("MaxPoolGradient", builder.input(0), builder.input(1), shape=shape, domain=POET_DOMAIN)
-        )
-        return
     window = read_window(builder, shape[2:], builder.shape(0)[2:])
+    taps = _taps(builder, window) if builder.kernels and builder.type(0).dtype == FLOAT else None
+    if taps is not None:
+        how: dict[str, Any] = {"image": shape[2:], **window.attributes}
+        builder.give(0, builder.op("MaxPoolGradient", builder.input(0), taps, domain=POET_DOMAIN, **how))
+        return
     apart = all(stride >= size for stride, size in zip(window.strides, window.extent, strict=True))
     total = math.prod(shape)
     places, d_y = builder.reshape(builder.input(1), -1), builder.reshape(builder.input(0), -1)
@@ -30,6 +39,26 @@ def _max_pool(builder: LoweringBuilder) -> None:
     reduction = "none" if apart else "add"
     scattered = builder.op("ScatterElements", zeros, places, d_y, axis=0, reduction=reduction)
     builder.give(0, builder.reshape(scattered, *shape))
+
+
+def _taps(builder: LoweringBuilder, window: Window) -> ir.Value | None:
+    """Return the taps at which the forward node finds its maxima; None where its places must be what they are."""
+    places = builder.input(1)
+    pool = places.producer()
+    if pool is None or len(window.kernel) > _MOST_DIMENSIONS or math.prod(window.kernel) > _MOST_TAPS:
+        return None
+    if (pool.domain, pool.op_type) == (POET_DOMAIN, "MaxPoolTaps"):
+        return places
+    others = [node for node, _ in places.uses() if node.op_type != "MaxPoolGrad"]
+    is_pool = pool.op_type == "MaxPool" and pool.domain in ONNX_DOMAINS
+    order = pool.attributes.get_int("storage_order", 0)
+    if others or places.is_graph_output() or not is_pool or order:
+        return None
+    lists = {**window.attributes, "pixels": builder.shape(0)[2:]}
+    places.type = ir.TensorType(ir.DataType.UINT8)
+    attributes = [ir.AttrInt64s(name, numbers) for name, numbers in lists.items()]
+    replace_node(pool, "MaxPoolTaps", pool.inputs, attributes, pool.outputs)
+    return builder.input(1)
 
 
 def _average_pool(builder: LoweringBuilder) -> None:

@@ -31,6 +31,11 @@ class Window:
     padded: tuple[int, ...]
 
     @property
+    def attributes(self) -> dict[str, tuple[int, ...]]:
+        """Return those of a node of ours that slides so."""
+        return {name: getattr(self, name) for name in ("kernel", "strides", "dilations", "begins")}
+
+    @property
     def extent(self) -> tuple[int, ...]:
         """Return the pixels from the first to the last tap."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))

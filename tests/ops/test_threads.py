@@ -32,15 +32,6 @@ def places(most: int, *shape: int) -> Array:
     return RNG.integers(0, most, shape)
 
 
-def pooled(images: int, channels: int, size: int) -> Array:
-    """Return places of maxima of 2 by 2 windows, each in its own window."""
-    rows, columns = np.meshgrid(np.arange(0, size, 2), np.arange(0, size, 2), indexing="ij")
-    planes = np.arange(images * channels).reshape(images, channels, 1, 1) * size * size
-    inside = RNG.integers(0, 2, (2, images, channels, size // 2, size // 2))
-    found: Array = planes + (rows + inside[0]) * size + columns + inside[1]
-    return found
-
-
 @dataclass(frozen=True)
 class Case:
     """A node, with what it reads and the element types of what it makes; it changes some of its inputs in place."""
@@ -54,6 +45,7 @@ class Case:
 FLOAT, FLAG = TensorProto.FLOAT, TensorProto.BOOL
 IMAGES = (3, 37, 21, 23)
 WINDOW = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2]}
+TILES = {"kernel": [2, 2], "strides": [2, 2], "dilations": [1, 1], "begins": [0, 0]}
 CHANNELS = IMAGES[1]
 COUNT = 50_001
 HEADS = (floats(2, 130, 4, 32), floats(2, 2, 130, 32), floats(2, 130, 2, 32))
@@ -167,11 +159,12 @@ CASES = {
     "DepthwiseWeightGradient": Case(
         "DepthwiseWeightGradient", (floats(3, 2 * CHANNELS, 11, 23), floats(*IMAGES)), (FLOAT,), WINDOW
     ),
+    "MaxPoolTaps": Case("MaxPoolTaps", (floats(*IMAGES),), (FLOAT, TensorProto.UINT8), {**WINDOW, "pixels": [11, 23]}),
     "MaxPoolGradient": Case(
-        "MaxPoolGradient", (floats(3, 25, 20, 20), pooled(3, 25, 40)), (FLOAT,), {"shape": [3, 25, 40, 40]}
-    ),
-    "MaxPoolGradient anywhere": Case(
-        "MaxPoolGradient", (floats(3, 25, 20, 20), places(120_000, 3, 25, 20, 20)), (FLOAT,), {"shape": [3, 25, 40, 40]}
+        "MaxPoolGradient",
+        (floats(3, 25, 20, 20), places(4, 3, 25, 20, 20).astype(np.uint8)),
+        (FLOAT,),
+        {**TILES, "image": [40, 40]},
     ),
     "RectifierGradient": Case(
         "RectifierGradient", (floats(COUNT), floats(COUNT), np.zeros(1, np.float32)), (FLOAT,), {}
@@ -241,9 +234,9 @@ def changed(name: str, index: int, array: Array) -> Case:
 
 
 def test_errors_of_work_on_several_threads_are_the_kernels() -> None:
-    astray = pooled(3, 25, 40)
-    astray[1, 7, 3, 4] = 120_000
-    with pytest.raises(RuntimeFailure, match="place 120000 is outside of an output of 120000 elements"):
+    astray = places(4, 3, 25, 20, 20).astype(np.uint8)
+    astray[1, 7, 3, 4] = 4
+    with pytest.raises(RuntimeFailure, match="a tap of a window lies beside the image"):
         bits(changed("MaxPoolGradient", 1, astray), 4)
     labels = places(1000, 60)
     labels[59] = 1000

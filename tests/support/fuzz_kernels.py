@@ -402,9 +402,20 @@ class Model:
         self._add(names[0], [self._input(INT64, (1,))], [(FLOAT, shape)], seed=seed, shape=tuple(shape), **numbers)
 
     def _unpool(self) -> None:
-        pooled, shape = self._shape(), self._shape()
-        inputs = [self._input(FLOAT, pooled), self._input(INT64, pooled, high=max(0, math.prod(shape) - 1))]
-        self._add("MaxPoolGradient", inputs, [(FLOAT, shape)], shape=shape)
+        shape = self._shape(self._random.randint(3, 5))
+        sizes = [self._random.randint(1, 4) for _ in shape[2:]]
+        lists = ("kernel", 1, 3), ("strides", 1, 3), ("dilations", 1, 2), ("begins", 0, 2)
+        window = {name: [self._random.randint(least, most) for _ in sizes] for name, least, most in lists}
+        pooled = (*shape[:2], *sizes)
+        self._add(
+            "MaxPoolTaps",
+            [self._input(FLOAT, shape)],
+            [(FLOAT, pooled), (TensorProto.UINT8, pooled)],
+            pixels=sizes,
+            **window,
+        )
+        inputs = [self._input(FLOAT, pooled), self._input(TensorProto.UINT8, pooled, high=math.prod(window["kernel"]))]
+        self._add("MaxPoolGradient", inputs, [(FLOAT, shape)], image=list(shape[2:]), **window)
 
     def _depthwise(self) -> None:
         n, channels, rows, columns = self._shape(4)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import onnx_ir as ir
+
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect
 from poet_onnx.graph.operators.rules import nothing, per_input, per_output
@@ -18,7 +20,7 @@ from poet_onnx.graph.operators.spec import (
     elements,
     family,
 )
-from poet_onnx.graph.operators.windows import window_pixels
+from poet_onnx.graph.operators.windows import PIXELS, WINDOW, window_pixels
 
 
 def _gradient_shape(context: ShapeContext) -> list[TensorType]:
@@ -31,8 +33,30 @@ def _gradient_shape(context: ShapeContext) -> list[TensorType]:
     return [TensorType(context.type(0).dtype, sources[0].shape)]
 
 
+def _sizes(context: ShapeContext, name: str) -> tuple[int, ...]:
+    return (*context.type(0).shape[:2], *(int(size) for size in context.attributes[name]))
+
+
 def _kernel_shape(context: ShapeContext) -> list[TensorType]:
-    return [TensorType(context.type(0).dtype, tuple(int(size) for size in context.attributes["shape"]))]
+    return [TensorType(context.type(0).dtype, _sizes(context, "image"))]
+
+
+def _pooled(context: ShapeContext) -> list[TensorType]:
+    made = _sizes(context, "pixels")
+    return [TensorType(context.type(0).dtype, made), TensorType(ir.DataType.UINT8, made)]
+
+
+def _pool_fits(context: ShapeContext) -> None:
+    """MaxPoolTaps(x): there is a size for each dimension of the image."""
+    if len(_sizes(context, "pixels")) != len(context.type(0).shape):
+        raise RuleError(f"it pools no image of shape {list(context.type(0).shape)}")
+
+
+def _taps_fit(context: ShapeContext) -> None:
+    """MaxPoolGradient(dY, taps): both are alike, and have as many dimensions as the image."""
+    expect(context, 1, context.type(0).shape)
+    if len(_sizes(context, "image")) != len(context.type(0).shape):
+        raise RuleError(f"it makes no image of windows of shape {list(context.type(0).shape)}")
 
 
 def _max_gradient_fits(context: ShapeContext) -> None:
@@ -71,6 +95,11 @@ def _window_work(call: Call) -> Work:
     return _work_of_taps(call, max(map(elements, call.outputs), default=0))
 
 
+def _taps_work(call: Call) -> Work:
+    taps = math.prod(call.integers("kernel"))
+    return Work(0, elements(call.output(0)) * taps, call.read_bytes + call.written_bytes)
+
+
 def _window_gradient_work(call: Call) -> Work:
     return _work_of_taps(call, elements(call.input(0)))
 
@@ -93,15 +122,29 @@ SPECS = [
         workspace=nothing,
     ),
     OpSpec(
+        "MaxPoolTaps",
+        POET_DOMAIN,
+        shape=_pooled,
+        check=_pool_fits,
+        work=_taps_work,
+        workspace=nothing,
+        schema=Schema(
+            "MaxPoolTaps(x) -> y, taps: the maximum of each window, and which of its taps sees it first.",
+            (("y", "tensor(float)"), ("taps", "tensor(uint8)")),
+            (*WINDOW, PIXELS),
+        ),
+    ),
+    OpSpec(
         "MaxPoolGradient",
         POET_DOMAIN,
         shape=_kernel_shape,
+        check=_taps_fit,
         work=per_output(1),
         workspace=nothing,
         schema=Schema(
-            "MaxPoolGradient(dY, places) -> dX: zeros to which every element of dY is added at its place.",
+            "MaxPoolGradient(dY, taps) -> dX: zeros to which every element of dY is added where its window's tap is.",
             (("dX", "tensor(float)"),),
-            (Attribute("shape", "INTS", "Shape of dX."),),
+            (*WINDOW, Attribute("image", "INTS", "Sizes of each of its images.")),
         ),
     ),
     OpSpec(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -242,46 +241,6 @@ def gather_gradient(indices: np.ndarray, d_y: np.ndarray, **attributes: Any) -> 
     running = onnxruntime.InferenceSession(make_model([node], named, [("dx", FLOAT, None)]), session_options())
     found: np.ndarray = running.run(None, {"indices": indices, "dy": d_y})[0]
     return found
-
-
-def pooling_gradient(d_y: np.ndarray, places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return what MaxPoolGradient makes of inputs of any kind."""
-    named = [
-        (name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape))
-        for name, array in (("dy", d_y), ("places", places))
-    ]
-    node = poet_node("MaxPoolGradient", ["dy", "places"], ["dx"], shape=shape)
-    running = onnxruntime.InferenceSession(make_model([node], named, [("dx", FLOAT, list(shape))]), session_options())
-    running.run(None, {"dy": d_y, "places": places})
-    with count_allocations() as memory:
-        (d_x,) = running.run(None, {"dy": d_y, "places": places})
-        assert memory.allocated_bytes == d_x.nbytes
-    return np.asarray(d_x)
-
-
-def test_gradients_of_a_maximum_are_summed_in_order_at_its_place() -> None:
-    random = np.random.default_rng(0)
-    shape = (2, 3, 7, 5)
-    d_y = random.standard_normal((2, 3, 5, 3), np.float32)
-    places = random.integers(0, math.prod(shape), d_y.shape) // 4 * 4  # several at one place
-    expected = np.zeros(math.prod(shape), np.float32)
-    np.add.at(expected, places.ravel(), d_y.ravel())
-    assert pooling_gradient(d_y, places, shape).tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("d_y", "places", "message"),
-    [
-        (np.ones((2, 2)), np.zeros((2, 2), np.int64), "element types 11 and 7 .* must be float, int64 and alike"),
-        (np.ones((2, 2), np.float32), np.zeros((2, 2), np.int32), "element types 1 and 6"),
-        (np.ones((2, 2), np.float32), np.zeros(4, np.int64), r"shapes \[2,2\] and \[4\]"),
-        (np.ones(2, np.float32), np.array([0, 6]), "place 6 is outside of an output of 6 elements"),
-        (np.ones(2, np.float32), np.array([-1, 0]), "place -1 is outside"),
-    ],
-)
-def test_unfit_places_of_maxima_are_refused(d_y: np.ndarray, places: np.ndarray, message: str) -> None:
-    with pytest.raises(RuntimeFailure, match=message):
-        pooling_gradient(d_y, places, (2, 3))
 
 
 def cross_entropy_gradient(

@@ -100,6 +100,7 @@ def test_the_library_has_kernels_for_these() -> None:
         "Exponentiate",
         "GatherGradient",
         "MaxPoolGradient",
+        "MaxPoolTaps",
         "RectifierGradient",
     }
 
