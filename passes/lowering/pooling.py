@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
@@ -51,8 +52,10 @@ def _taps(builder: LoweringBuilder, window: Window) -> ir.Value | None:
         return places
     others = [node for node, _ in places.uses() if node.op_type != "MaxPoolGrad"]
     is_pool = pool.op_type == "MaxPool" and pool.domain in ONNX_DOMAINS
-    order = pool.attributes.get_int("storage_order", 0)
-    if others or places.is_graph_output() or not is_pool or order:
+    how = plain_attributes(pool)
+    if others or places.is_graph_output() or not is_pool or how.get("storage_order", 0):
+        return None
+    if how != plain_attributes(builder.node):  # then the window that was read is another one
         return None
     lists = {**window.attributes, "pixels": builder.shape(0)[2:]}
     places.type = ir.TensorType(ir.DataType.UINT8)

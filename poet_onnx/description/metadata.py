@@ -86,7 +86,7 @@ CODES_SUFFIX = "/bytes"
 SHARED_BYTES = 4 << 10
 """Constants that are so large are there once, where training and evaluation both have them."""
 
-FORMAT = 4
+FORMAT = 5
 
 _MOST_BATCHES = 2**31
 _TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
