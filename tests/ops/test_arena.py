@@ -258,7 +258,8 @@ def test_a_region_that_the_system_lacks_fails_at_load_with_both_numbers(tmp_path
         done.stdout,
     )
     assert found is not None, done.stdout + done.stderr
-    assert 0 < int(found[1]) <= 64 << 20
+    given_back = 1 << 20  # by the process, at most, after it was asked how much it has
+    assert 0 < int(found[1]) <= (64 << 20) + given_back
 
 
 @pytest.mark.parametrize(
