@@ -55,12 +55,14 @@ def replace_node(
     inputs: Sequence[ir.Value | None],
     attributes: Sequence[ir.Attr],
     replaced: Sequence[ir.Value],
+    *,
+    domain: str = POET_DOMAIN,
 ) -> None:
-    """Put a node of ours in the place of an old one, under its name; it makes the values that are replaced."""
+    """Put a node in the place of an old one, under its name; it makes the values that are replaced."""
     graph = old.graph
     assert graph is not None
     outputs = [ir.Value(type=value.type, shape=value.shape) for value in replaced]
-    new = ir.Node(POET_DOMAIN, operator, inputs, attributes, outputs=outputs, name=old.name)
+    new = ir.Node(domain, operator, inputs, attributes, outputs=outputs, name=old.name)
     graph.insert_after(old, new)
     for value, output in zip(replaced, outputs, strict=True):
         name, value.name = value.name, None

@@ -87,9 +87,7 @@ class AccumulateRows final : public Kernel {
     require_same_type(buffer, gradient);
     if (buffer.layout.shape.rank() == 0) throw Error("the buffer is a scalar and has no rows");
     const int64_t row_count = buffer.layout.shape.data()[0];
-    const uint64_t width = row_count == 0 ? 0 : buffer.elements() / static_cast<uint64_t>(row_count);
-    const GivenRows rows(read_rows(indices, row_count), row_count, width);
-    rows.require(gradient);
+    const GivenRows rows(gradient, indices, buffer.elements(), row_count);
     require_apart({buffer.memory(), gradient.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
       accumulate_rows<float>(context.workers(), buffer, gradient, rows, overwrite);
@@ -102,7 +100,7 @@ class AccumulateRows final : public Kernel {
 
 }  // namespace
 
-const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create<Accumulate>, infer_nothing};
-const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create<AccumulateRows>, infer_nothing};
+const OpDefinition kAccumulate = update_op<Accumulate>("Accumulate");
+const OpDefinition kAccumulateRows = update_op<AccumulateRows>("AccumulateRows");
 
 }  // namespace poet

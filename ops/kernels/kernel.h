@@ -188,4 +188,10 @@ void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);
 void infer_flag(const Api& api, const OrtShapeInferContext* context);
 
+// An operator that changes some of its inputs, and whose output only says that it ran.
+template <class K>
+constexpr OpDefinition update_op(const char* name) {
+  return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_nothing};
+}
+
 }  // namespace poet

@@ -76,6 +76,11 @@ uint64_t planes_of(const Shape& shape) {
   return static_cast<uint64_t>(shape.data()[0]) * static_cast<uint64_t>(shape.data()[1]);
 }
 
+// The sizes of images and channels of a tensor, and others behind them.
+Shape with_sizes(const Shape& shape, const Shape& sizes) {
+  return joined(static_cast<uint64_t>(shape.data()[0]), static_cast<uint64_t>(shape.data()[1]), sizes);
+}
+
 // Takes a number for the maximum where it is larger, is none, or is the first. The lists are of one tap's windows.
 inline void take(const float* x, uint64_t stride, int32_t tap, uint64_t count, float* most, int32_t* taps) {
   for (uint64_t i = 0; i < count; ++i) {
@@ -100,7 +105,7 @@ class MaxPoolTaps final : public Kernel {
       throw Error("the image is of element type " + std::to_string(x.layout.dtype) + ", but must be float");
     const Shape& shape = x.layout.shape;
     const Sizes image = pool_.sizes(shape, 2);
-    const Shape made = joined(static_cast<uint64_t>(shape.data()[0]), static_cast<uint64_t>(shape.data()[1]), made_);
+    const Shape made = with_sizes(shape, made_);
     auto* const y = static_cast<float*>(context.output(0, made));
     auto* const taps = static_cast<uint8_t*>(context.output(1, made));
     const auto* const from = static_cast<const float*>(x.data);
@@ -160,8 +165,7 @@ class MaxPoolGradient final : public Kernel {
                   to_string(taps.layout.shape) + " must be float, uint8 and alike");
     const Shape& shape = gradient.layout.shape;
     const Sizes windows = pool_.sizes(shape, 2);
-    const Shape made = joined(static_cast<uint64_t>(shape.data()[0]), static_cast<uint64_t>(shape.data()[1]), made_);
-    auto* const d_x = static_cast<float*>(context.output(0, made));
+    auto* const d_x = static_cast<float*>(context.output(0, with_sizes(shape, made_)));
     const auto* const d_y = static_cast<const float*>(gradient.data);
     const auto* const found = static_cast<const uint8_t*>(taps.data);
     const uint64_t size = product(image_), count = product(windows);

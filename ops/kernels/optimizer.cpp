@@ -29,13 +29,13 @@ Tensor require(const Context& context, size_t index) {
   return tensor;
 }
 
-// What one node of an optimizer works with: a gradient, and elements of all tensors that it changes.
+// What one node of an optimizer works with: elements of all tensors that it changes, and its rates.
 template <class Kind>
 class Operands {
  public:
   // Throws Error where some of them do not fit, or share memory.
-  Operands(const Context& context, uint64_t offset, uint64_t count)
-      : gradient_(require(context, 0)), rates_(require(context, 1)) {
+  Operands(const Context& context, const Tensor& gradient, uint64_t offset, uint64_t count)
+      : rates_(require(context, 1)) {
     if (rates_.elements() != Kind::kRates)
       throw Error("the rates have " + std::to_string(rates_.elements()) + " elements, but must have " +
                   std::to_string(Kind::kRates));
@@ -46,11 +46,9 @@ class Operands {
       tensors_[i] = static_cast<float*>(tensor.data) + offset;
       memory.push_back({tensors_[i], count * sizeof(float)});
     }
-    memory.insert(memory.end(), {gradient_.memory(), rates_.memory()});
+    memory.insert(memory.end(), {gradient.memory(), rates_.memory()});
     require_apart(memory, Kind::kTensors);
   }
-
-  const float* gradient() const { return static_cast<const float*>(gradient_.data); }
 
   // Updates some elements, whose gradient is given.
   void update(const float* gradient, uint64_t first, uint64_t count) const {
@@ -60,7 +58,7 @@ class Operands {
   }
 
  private:
-  const Tensor gradient_, rates_;
+  const Tensor rates_;
   std::array<float*, Kind::kTensors> tensors_{};
 };
 
@@ -70,10 +68,11 @@ class Update final : public Kernel {
   explicit Update(const NodeInfo& node) : offset_(node.require_nonnegative("offset")) {}
 
   void compute(Context& context) override {
-    const uint64_t elements = require(context, 0).elements();
-    const Operands<Kind> operands(context, offset_, elements);
-    each_range(context.workers(), elements, 1,
-               [&](uint64_t first, uint64_t count) { operands.update(operands.gradient() + first, first, count); });
+    const Tensor gradient = require(context, 0);
+    const Operands<Kind> operands(context, gradient, offset_, gradient.elements());
+    const auto* const given = static_cast<const float*>(gradient.data);
+    each_range(context.workers(), gradient.elements(), 1,
+               [&](uint64_t first, uint64_t count) { operands.update(given + first, first, count); });
     context.output_true();
   }
 
@@ -85,29 +84,24 @@ template <class Kind>
 class UpdateRows final : public Kernel {
  public:
   void compute(Context& context) override {
-    const Tensor table = require(context, kParameter);
+    const Tensor gradient = require(context, 0), table = require(context, kParameter);
     if (table.layout.shape.rank() == 0) throw Error("the parameter is a scalar and has no rows");
     const uint64_t elements = table.elements();
-    const Operands<Kind> operands(context, 0, elements);
-    const GivenRows rows(require(context, 0), context.input(kParameter + Kind::kTensors), elements,
-                         table.layout.shape.data()[0]);
+    const Operands<Kind> operands(context, gradient, 0, elements);
+    const auto* const given = static_cast<const float*>(gradient.data);
+    const GivenRows rows(gradient, context.input(kParameter + Kind::kTensors), elements, table.layout.shape.data()[0]);
     each_range(context.workers(), elements, 1, [&](uint64_t first, uint64_t count) {
       constexpr uint64_t kElements = 1024;
       float sums[kElements];
       for (const uint64_t end = first + count; first < end; first += kElements) {
         const uint64_t some = std::min(kElements, end - first);
-        rows.fill(sums, operands.gradient(), first, some);
+        rows.fill(sums, given, first, some);
         operands.update(sums, first, some);
       }
     });
     context.output_true();
   }
 };
-
-template <class K>
-constexpr OpDefinition update_op(const char* name) {
-  return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_nothing};
-}
 
 }  // namespace
 

@@ -278,11 +278,6 @@ class AccumulateRowsStored final : public Kernel {
   const GradientStore store_;
 };
 
-template <class K>
-constexpr OpDefinition update_op(const char* name) {
-  return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_nothing};
-}
-
 }  // namespace
 
 const OpDefinition kLoadStored{"LoadStored",         1, {kUndefined}, Sharing::kNone, create<LoadStored>,

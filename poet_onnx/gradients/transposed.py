@@ -14,7 +14,7 @@ from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.passes.node_builder import tensor_initializer
-from poet_onnx.passes.views import is_matrix_transpose, sizes_of
+from poet_onnx.passes.views import is_matrix_transpose, replace_node, sizes_of
 
 
 def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> int:
@@ -63,7 +63,8 @@ def multiply_transposed(model: ir.Model, trained: Collection[str]) -> int:
             continue
         products = [reader for reader, index in turned.uses() if _multiplies(reader, index)]
         for product in products:
-            _read_whole(product, weight)
+            inputs, how = [product.inputs[0], weight], [ir.AttrInt64("transB", 1)]
+            replace_node(product, "FusedMatMul", inputs, how, product.outputs, domain=MICROSOFT_DOMAIN)
         if products and not turned.uses() and not turned.is_graph_output():
             graph.remove(node, safe=True)
         if products:
@@ -77,16 +78,3 @@ def _multiplies(node: ir.Node, index: int) -> bool:
     is_product = node.op_type == "MatMul" and node.domain in ONNX_DOMAINS and index == 1
     rows = node.inputs[0] if is_product else None
     return rows is not None and rows.shape is not None and len(sizes_of(rows)) > 1 and rows is not node.inputs[1]
-
-
-def _read_whole(product: ir.Node, weight: ir.Value) -> None:
-    made, graph = product.outputs[0], product.graph
-    assert graph is not None
-    output = ir.Value(type=made.type, shape=made.shape)
-    transposed = [ir.AttrInt64("transB", 1)]
-    inputs = [product.inputs[0], weight]
-    new = ir.Node(MICROSOFT_DOMAIN, "FusedMatMul", inputs, transposed, outputs=[output], name=product.name)
-    graph.insert_after(product, new)
-    made.replace_all_uses_with(output, replace_graph_outputs=True)
-    graph.remove(product, safe=True)
-    output.name = made.name

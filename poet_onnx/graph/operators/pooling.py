@@ -96,16 +96,15 @@ def _window_work(call: Call) -> Work:
 
 
 def _taps_work(call: Call) -> Work:
-    taps = math.prod(call.integers("kernel"))
-    return Work(0, elements(call.output(0)) * taps, call.read_bytes + call.written_bytes)
+    return _work_of_taps(call, elements(call.output(0)), "kernel")
 
 
 def _window_gradient_work(call: Call) -> Work:
     return _work_of_taps(call, elements(call.input(0)))
 
 
-def _work_of_taps(call: Call, windows: int) -> Work:
-    taps = math.prod(call.integers("kernel_shape"))
+def _work_of_taps(call: Call, windows: int, kernel: str = "kernel_shape") -> Work:
+    taps = math.prod(call.integers(kernel))
     return Work(0, windows * taps, call.read_bytes + call.written_bytes)
 
 
