@@ -29,6 +29,7 @@ from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
 from poet_onnx.gradients.forward.layer_norm import repeat_scales
 from poet_onnx.gradients.forward.masked import masked_as_where
+from poet_onnx.gradients.forward.masked_rows import hide_whole_rows
 from poet_onnx.gradients.forward.padding import say_pads
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
@@ -187,6 +188,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     _write_quantized_plainly(forward, raises=options.quantize is not None)
     refuse_for_generation(forward.graph)
     _know_sizes(forward)
+    hide_whole_rows(forward.graph)
     check_number_types(forward, module_of=module_of)
     warnings: list[str] = []
 

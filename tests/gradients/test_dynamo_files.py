@@ -39,13 +39,15 @@ def exported(module: nn.Module, *inputs: Tensor, optimize: bool = True) -> ir.Mo
     return program.model
 
 
-def assert_is_torchs(module: nn.Module, x: Tensor = X, *, optimize: bool = True) -> None:
+def assert_is_torchs(module: nn.Module, x: Tensor = X, *others: Tensor, optimize: bool = True) -> None:
     """Compare every gradient of the exporter's own file with torch's."""
-    made = poet_onnx.train_graph(exported(module, x, optimize=optimize), loss="mse")
-    feeds = {made.training.graph.inputs[0].name: x.numpy(), "target": np.zeros(x.shape, np.float32), **made.values}
+    made = poet_onnx.train_graph(exported(module, x, *others, optimize=optimize), loss="mse")
+    names = [value.name for value in made.training.graph.inputs]
+    feeds = {name: given.numpy() for name, given in zip(names, (x, *others), strict=False)}
+    feeds |= {"target": np.zeros(x.shape, np.float32), **made.values}
     feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in made.values.items()}
     after = run_step(ir.to_proto(made.training).SerializeToString(), feeds | {"lazy_reset_grad": np.ones(1, np.bool_)})
-    module(x).square().mean().backward()
+    module(x, *others).square().mean().backward()
     assert len(made.values) == len(list(module.parameters()))
     found = [after[f"{AFTER}{name}_grad.accumulation.buffer"].ravel() for name in made.values]
     expected = [parameter.grad.numpy().ravel() for parameter in module.parameters() if parameter.grad is not None]
@@ -298,3 +300,39 @@ KEPT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("what", KEPT)
 def test_what_the_exporter_keeps_is_not_told(what: str) -> None:
     assert poet_onnx.train_graph(exported(Losing(KEPT[what])), loss="mse").warnings == ()
+
+
+class Looking(nn.Module):
+    """Two layers of attention, in a way that is given, to tokens that a mask does not hide."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.attend, self.layers = attend, nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Tensor, is_seen: Tensor) -> Tensor:
+        """Return what the second layer makes of the first one's."""
+        seen = is_seen[:, None, None] & torch.ones(3, 3, dtype=torch.bool).tril()
+        for layer in self.layers:
+            query = layer(x.flatten(0, 1)).view_as(x)  # of a matrix the exporter keeps the weight as it is
+            x = x + self.attend(query[:, None], x[:, None], seen)[:, 0]
+        return x
+
+
+def attend_in_torch(query: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(query, query, value, seen)
+
+
+def attend_to_all_where_all_is_hidden(query: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+    hidden = torch.where(seen, 0.0, torch.finfo(torch.float32).min)
+    weights = (query @ query.mT + hidden).softmax(-1)
+    return torch.where(weights.isnan(), 0.0, weights) @ value
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("attend", [attend_in_torch, attend_to_all_where_all_is_hidden])
+def test_tokens_that_see_nothing_have_torchs_attention(
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor], optimize: bool
+) -> None:
+    torch.manual_seed(0)
+    is_seen = torch.tensor([[False, False, True], [True, True, True]])  # padding on the left
+    assert_is_torchs(Looking(attend), torch.randn(2, 3, 4) / 2, is_seen, optimize=optimize)
