@@ -317,7 +317,7 @@ class AttendGradient final : public Attention {
   static void turn(const Context& context, const Given& of, const Block& block, const Room& room) {
     each_item(context.workers(), block.rows, 2 * block.columns, [&](uint64_t t) {
       const uint64_t at = t * block.columns;
-      softmax_gradient_row(room.weights + at, room.gradient + at, block.columns, of.numbers.scale,
+      softmax_gradient_row(room.weights + at, room.weights + at, room.gradient + at, block.columns, of.numbers.scale,
                            room.slopes == nullptr ? nullptr : room.slopes + at);
     });
   }

@@ -11,64 +11,12 @@
 // - dGate = dY * up * f'(gate) and dUp = dY * f(gate).
 //
 // All are float and of one shape. dGate may take dY's buffer, dUp the gate's.
+#include "kernels/activations.h"
 #include "kernels/kernel.h"
-#include "kernels/vector_exponent.h"
 #include "kernels/vector_loops.h"
 
 namespace poet {
 namespace {
-
-constexpr uint64_t kFlops = 8;  // about as many numbers' time as another kernel's number takes
-
-struct Activated {
-  float value;
-  float slope;
-};
-
-// The logistic function, and 1 less it, without a loss of digits.
-struct Share {
-  float of;
-  float rest;
-};
-
-inline Share sigmoid(float x) {
-  const float power = exponential(x < 0 ? x : -x), large = 1.0F / (1.0F + power), small = power * large;
-  return x < 0 ? Share{small, large} : Share{large, small};
-}
-
-struct Silu {
-  static float value(float x) { return x * sigmoid(x).of; }
-  static Activated both(float x) {
-    const Share share = sigmoid(x);
-    return {x * share.of, share.of * (1.0F + x * share.rest)};
-  }
-};
-
-struct Gelu {
-  static constexpr float kRootOfHalf = 0.707106781F, kDensity = 0.398942280F;  // 1 / sqrt(2 pi)
-
-  __attribute__((always_inline)) static float below(float x, float power) {
-    const float size = (x < 0 ? -x : x) * kRootOfHalf, tail = 0.5F * error_complement(size, power);
-    return x < 0 ? tail : 1.0F - tail;
-  }
-  static float value(float x) { return x * below(x, exponential(-0.5F * x * x)); }
-  static Activated both(float x) {
-    const float power = exponential(-0.5F * x * x), share = below(x, power);
-    return {x * share, share + x * (kDensity * power)};
-  }
-};
-
-// (1 + tanh(u)) / 2 is the logistic function of 2 u, which loses no digits where x is far below 0.
-struct GeluTanh {
-  static constexpr float kFactor = 1.59576912F, kCubic = 0.044715F;  // 2 sqrt(2 / pi)
-
-  static float inner(float x) { return kFactor * (x + kCubic * x * x * x); }
-  static float value(float x) { return x * sigmoid(inner(x)).of; }
-  static Activated both(float x) {
-    const Share share = sigmoid(inner(x));
-    return {x * share.of, share.of * (1.0F + x * share.rest * (kFactor * (1.0F + 3.0F * kCubic * x * x)))};
-  }
-};
 
 template <typename Activation>
 inline void write(float* y, const float* gate, const float* up, uint64_t count) {
@@ -122,17 +70,8 @@ POET_WIDE void gelu_tanh_gradients(float* d_gate, float* d_up, const float* d_y,
   write_gradients<GeluTanh>(d_gate, d_up, d_y, gate, up, count);
 }
 
-constexpr uint64_t kActivations = 3;
 constexpr Write kWrites[kActivations] = {write_silu, write_gelu, write_gelu_tanh};
 constexpr WriteGradients kGradients[kActivations] = {silu_gradients, gelu_gradients, gelu_tanh_gradients};
-
-uint64_t activation_of(const NodeInfo& node) {
-  const uint64_t activation = node.require_nonnegative("activation");
-  if (activation >= kActivations)
-    throw Error("the attribute 'activation' is " + std::to_string(activation) + ", but must be below " +
-                std::to_string(kActivations));
-  return activation;
-}
 
 // The first input, of floats, whose shape the others must have.
 Tensor first_of(const Context& context, size_t count) {
@@ -159,7 +98,7 @@ class GatedActivate final : public Kernel {
     const float* const gate = floats_of(context, 0);
     const float* const up = floats_of(context, 1);
     auto* const y = static_cast<float*>(context.output(0, first.layout.shape));
-    each_range(context.workers(), first.elements(), kFlops,
+    each_range(context.workers(), first.elements(), kActivationFloats,
                [&](uint64_t begin, uint64_t count) { write_(y + begin, gate + begin, up + begin, count); });
   }
 
@@ -178,7 +117,7 @@ class GatedActivateGradient final : public Kernel {
     const float* const up = floats_of(context, 2);
     auto* const d_gate = static_cast<float*>(context.output(0, first.layout.shape));
     auto* const d_up = static_cast<float*>(context.output(1, first.layout.shape));
-    each_range(context.workers(), first.elements(), kFlops, [&](uint64_t begin, uint64_t count) {
+    each_range(context.workers(), first.elements(), kActivationFloats, [&](uint64_t begin, uint64_t count) {
       write_(d_gate + begin, d_up + begin, d_y + begin, gate + begin, up + begin, count);
     });
   }

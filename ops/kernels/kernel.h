@@ -159,6 +159,7 @@ extern const OpDefinition kCrossEntropyGradient;
 extern const OpDefinition kDepthwiseDataGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kExponentiate;
+extern const OpDefinition kActivationGradient, kSoftmaxGradient;
 extern const OpDefinition kGatedActivate, kGatedActivateGradient;
 extern const OpDefinition kAddRows, kGatherGradient;
 extern const OpDefinition kLayerNormalizeGradient;

@@ -64,13 +64,13 @@ POET_WIDE void wide_scale_all(float* numbers, uint64_t count, float factor) {
   write_each(numbers, count, [=](uint64_t i) { return numbers[i] * factor; });
 }
 
-POET_WIDE void wide_gradient_row(float* weights, const float* gradient, uint64_t count, float scale,
+POET_WIDE void wide_gradient_row(float* to, const float* weights, const float* gradient, uint64_t count, float scale,
                                  const float* slopes) {
   const auto mean = static_cast<float>(dot(weights, gradient, count));
   if (slopes == nullptr)
-    write_each(weights, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale; });
+    write_each(to, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale; });
   else
-    write_each(weights, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale * slopes[i]; });
+    write_each(to, count, [=](uint64_t i) { return weights[i] * (gradient[i] - mean) * scale * slopes[i]; });
 }
 
 }  // namespace
@@ -85,8 +85,9 @@ void cap_all(float* numbers, uint64_t count, float cap) { wide_cap_all(numbers, 
 
 void scale_all(float* numbers, uint64_t count, float factor) { wide_scale_all(numbers, count, factor); }
 
-void softmax_gradient_row(float* weights, const float* gradient, uint64_t count, float scale, const float* slopes) {
-  wide_gradient_row(weights, gradient, count, scale, slopes);
+void softmax_gradient_row(float* to, const float* weights, const float* gradient, uint64_t count, float scale,
+                          const float* slopes) {
+  wide_gradient_row(to, weights, gradient, count, scale, slopes);
 }
 
 void softmax_row(float* scores, const float* mask, uint64_t count, const SoftmaxNumbers& numbers, float* slopes) {

@@ -15,8 +15,9 @@ struct SoftmaxNumbers {
 // Turns scores into weights. Where a cap has slopes, they are written, too.
 void softmax_row(float* scores, const float* mask, uint64_t count, const SoftmaxNumbers& numbers, float* slopes);
 
-// Turns weights into the gradient of scores before the scale, from the gradient of the weights.
-void softmax_gradient_row(float* weights, const float* gradient, uint64_t count, float scale, const float* slopes);
+// Writes the gradient of scores before the scale, from the weights and their gradient; it may take the place of either.
+void softmax_gradient_row(float* to, const float* weights, const float* gradient, uint64_t count, float scale,
+                          const float* slopes);
 
 // The largest of so many numbers; minus infinity of none.
 float most_of(const float* numbers, uint64_t count);

@@ -178,6 +178,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kDepthwiseDataGradient,
                                            &kDepthwiseWeightGradient,
                                            &kExponentiate,
+                                           &kActivationGradient,
+                                           &kSoftmaxGradient,
                                            &kGatedActivate,
                                            &kGatedActivateGradient,
                                            &kAddRows,

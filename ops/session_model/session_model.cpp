@@ -46,6 +46,7 @@ struct Count {
 // Operators of ours of which types and shapes are asked for, of so many inputs and outputs: ONNX Runtime asks where
 // they may share a buffer, a gather's type is nowhere else, and pages are sized by their tensor.
 constexpr Count kShaped[] = {
+    {"ActivationGradient", 1},
     {"AddLowRank", 1},
     {"AddLowRankGradient", 1},
     {"AddRows", 1},
@@ -60,6 +61,7 @@ constexpr Count kShaped[] = {
     {"RectifierGradient", 1},
     {"RmsNormalizeGradient", 1},
     {"Rotate", 1},
+    {"SoftmaxGradient", 1},
 };
 
 // Operators of ours whose output has the type of the input, and takes its shape with it (infer_type_from_input).

@@ -32,6 +32,7 @@ class Shape {
     rank_ = rank;
   }
   size_t rank() const { return rank_; }
+  int64_t last() const { return rank_ == 0 ? 1 : data()[rank_ - 1]; }
   int64_t* data() { return rank_ > kInline ? more_.data() : few_.data(); }
   const int64_t* data() const { return rank_ > kInline ? more_.data() : few_.data(); }
 

@@ -9,10 +9,11 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators.activations import ACTIVATION_GRADIENT, ACTIVATIONS, SOFTMAX_GRADIENT
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rule, Rules
 
 _RowsGradient: TypeAlias = Callable[[LoweringBuilder, ir.Value, ir.Value, int], ir.Value]
-"""Writes the gradient of what normalizes along an axis, of dY and Y."""
+"""Writes the gradient of what normalizes along an axis, which is counted from the last, -1, of dY and Y."""
 
 
 def _rectified(builder: LoweringBuilder, op_type: str) -> ir.Value | None:
@@ -112,10 +113,23 @@ def _quick_gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
     return builder.op("Mul", s, builder.op("Add", rest, builder.number(1)))
 
 
-def _by(slope: Callable[[LoweringBuilder, ir.Value], ir.Value], *, biased: bool = False) -> Rule:
-    """Return the rule of a gradient (dY, X) that is dY times a slope at X, or (dY, X, B) with one at X + B."""
+def _by(
+    slope: Callable[[LoweringBuilder, ir.Value], ir.Value], kernel: str | None = None, *, biased: bool = False
+) -> Rule:
+    """Return the rule of a gradient (dY, X) that is dY times a slope at X, or (dY, X, B) with one at X + B.
+
+    Args:
+        slope: writes it with plain nodes.
+        kernel: the activation of ActivationGradient, if it is one of those.
+        biased: whether there is B.
+    """
 
     def rule(builder: LoweringBuilder) -> None:
+        if kernel is not None and _has_kernel(builder):
+            given = [builder.input(index) for index in range(3 if biased else 2)]
+            which = {"activation": ACTIVATIONS.index(kernel), "biased": int(biased)}
+            builder.give(0, builder.op(ACTIVATION_GRADIENT, *given, domain=POET_DOMAIN, **which))
+            return
         x = builder.op("Add", builder.input(1), builder.input(2)) if biased else builder.input(1)
         builder.give(0, builder.op("Mul", builder.input(0), slope(builder, x)))
 
@@ -124,6 +138,8 @@ def _by(slope: Callable[[LoweringBuilder, ir.Value], ir.Value], *, biased: bool 
 
 def _softmax_gradient(builder: LoweringBuilder, d_y: ir.Value, y: ir.Value, axis: int) -> ir.Value:
     """Return (dY - sum(dY Y)) Y."""
+    if _has_kernel(builder) and axis == -1:
+        return builder.op(SOFTMAX_GRADIENT, d_y, y, domain=POET_DOMAIN)
     total = builder.sum(builder.op("Mul", d_y, y), axis)
     return builder.op("Mul", builder.op("Sub", d_y, total), y)
 
@@ -137,8 +153,9 @@ def _along_axis(gradient: _RowsGradient) -> Rule:
     """Return the rule of a gradient (dY, Y) along one axis."""
 
     def rule(builder: LoweringBuilder) -> None:
-        axis = int(builder.attributes.get("axis", -1))
-        builder.give(0, gradient(builder, builder.input(0), builder.input(1), axis))
+        rank = len(builder.shape(0))
+        from_last = int(builder.attributes.get("axis", -1)) % rank - rank
+        builder.give(0, gradient(builder, builder.input(0), builder.input(1), from_last))
 
     return rule
 
@@ -151,7 +168,7 @@ def _of_matrices(gradient: _RowsGradient) -> Rule:
         axis = int(builder.attributes.get("axis", 1)) % len(shape)
         rows, columns = math.prod(shape[:axis]), math.prod(shape[axis:])
         d_y, y = (builder.reshape(builder.input(index), rows, columns) for index in (0, 1))
-        builder.give(0, builder.reshape(gradient(builder, d_y, y, 1), *shape))
+        builder.give(0, builder.reshape(gradient(builder, d_y, y, -1), *shape))
 
     return rule
 
@@ -161,10 +178,10 @@ RULES: Rules = {
     "LeakyReluGrad": _leaky_relu,
     "SigmoidGrad": _sigmoid,
     "TanhGrad": _tanh,
-    "GeluGrad": _by(_gelu_slope),
-    "BiasGeluGrad_dX": _by(_gelu_slope, biased=True),
-    "FastGeluGrad": _by(_fast_gelu_slope),
-    "BiasFastGeluGrad_dX": _by(_fast_gelu_slope, biased=True),
+    "GeluGrad": _by(_gelu_slope, "gelu"),
+    "BiasGeluGrad_dX": _by(_gelu_slope, "gelu", biased=True),
+    "FastGeluGrad": _by(_fast_gelu_slope, "gelu_tanh"),
+    "BiasFastGeluGrad_dX": _by(_fast_gelu_slope, "gelu_tanh", biased=True),
     "QuickGeluGrad": _by(_quick_gelu_slope),
     "SoftmaxGrad": _of_matrices(_softmax_gradient),
     "SoftmaxGrad_13": _along_axis(_softmax_gradient),

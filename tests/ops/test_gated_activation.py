@@ -10,21 +10,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from activation_functions import FUNCTIONS, SHAPES
 from ops_models import FLOAT, make_model, poet_node
 from single_nodes import Array, distance, run_node
-from torch.nn import functional
 
 from poet_onnx.graph.operators.activations import ACTIVATIONS
 from poet_onnx.runtime import count_allocations, session_options
 
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 ERROR = 1e-6
-FUNCTIONS = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-}
-SHAPES = [(1,), (3, 5), (2, 7, 33), (4099,)]
 
 
 def expected(kind: str, d_y: Array, gate: Array, up: Array) -> list[Array]:

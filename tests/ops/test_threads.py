@@ -166,6 +166,13 @@ CASES = {
         (FLOAT,),
         {**TILES, "image": [40, 40]},
     ),
+    "ActivationGradient": Case(
+        "ActivationGradient",
+        (floats(150, 330), floats(150, 330), floats(330)),
+        (FLOAT,),
+        {"activation": 1, "biased": 1},
+    ),
+    "SoftmaxGradient": Case("SoftmaxGradient", (floats(150, 330), floats(150, 330)), (FLOAT,), {}),
     "RectifierGradient": Case(
         "RectifierGradient", (floats(COUNT), floats(COUNT), np.zeros(1, np.float32)), (FLOAT,), {}
     ),

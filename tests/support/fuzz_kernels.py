@@ -77,6 +77,7 @@ class Model:
             self._drop,
             self._unpool,
             self._rectify,
+            self._derive,
             self._exponentiate,
             self._score,
             self._multiply,
@@ -284,6 +285,14 @@ class Model:
         shape = self._shape()
         inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
         self._add("RectifierGradient", inputs, [(FLOAT, shape)])
+
+    def _derive(self) -> None:
+        shape = self._shape()
+        biased = self._random.randint(0, 1) if shape else 0
+        inputs = [self._input(FLOAT, each) for each in [shape, shape, shape[-1:]][: 2 + biased]]
+        kind = self._random.randint(0, 2)
+        self._add("ActivationGradient", inputs, [(FLOAT, shape)], activation=kind, biased=biased)
+        self._add("SoftmaxGradient", inputs[:2], [(FLOAT, shape)])
 
     def _exponentiate(self) -> None:
         shape = self._shape()

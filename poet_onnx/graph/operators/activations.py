@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from poet_onnx.description.metadata import POET_DOMAIN
-from poet_onnx.graph.operators.fitting import bias, both, said, same
+from poet_onnx.graph.operators.fitting import bias, both, expect, said, same
 from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_output, transposing
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Attribute, Call, OpSpec, Schema, family
@@ -40,15 +40,23 @@ def _largest_of_rows(call: Call) -> int:
 GATED_ACTIVATE = "GatedActivate"
 """A product whose one factor is activated."""
 
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-"""Of a gate; their places are what the attribute says."""
+ACTIVATION_GRADIENT, SOFTMAX_GRADIENT = "ActivationGradient", "SoftmaxGradient"
+"""Gradients that the operator library computes in one pass."""
 
-_ACTIVATION = (Attribute("activation", "INT", f"Of the gate: {', '.join(ACTIVATIONS)}, counted from 0."),)
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+"""Of an input or a gate; their places are what the attribute says."""
+
+_ACTIVATION = (Attribute("activation", "INT", f"What is computed: {', '.join(ACTIVATIONS)}, counted from 0."),)
 
 
 def _gated(context: ShapeContext) -> None:
     if context.integer("activation", 0) not in range(len(ACTIVATIONS)) or context.type(0).dtype != FLOAT:
         raise RuleError(f"{said(context, 0)} must be of floats, and its activation one of {', '.join(ACTIVATIONS)}")
+
+
+def _fits_bias(context: ShapeContext) -> None:
+    if context.integer("biased", 0):
+        expect(context, 2, context.type(0).shape[-1:])
 
 
 SPECS = [
@@ -78,6 +86,32 @@ SPECS = [
         schema=Schema(
             "RectifierGradient(dY, Y, slope) -> dX: dY where Y is positive, slope * dY elsewhere.",
             (("dX", "tensor(float)"),),
+        ),
+    ),
+    OpSpec(
+        ACTIVATION_GRADIENT,
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        check=both(same(0, 1), _fits_bias),
+        work=per_output(20),
+        workspace=nothing,
+        schema=Schema(
+            "ActivationGradient(dY, X) or (dY, X, B) -> dX: dY times the slope at X, or at X + B.",
+            (("dX", _F32),),
+            (*_ACTIVATION, Attribute("biased", "INT", "1 where B is given, else 0.")),
+        ),
+    ),
+    OpSpec(
+        SOFTMAX_GRADIENT,
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        check=same(0, 1),
+        work=per_output(4),
+        workspace=nothing,
+        schema=Schema(
+            "SoftmaxGradient(dY, Y) -> dX: the gradient of a softmax over the last dimension.", (("dX", _F32),)
         ),
     ),
     OpSpec(

@@ -18,6 +18,7 @@ X, C = (2, 6, 5, 4), (6,)
 ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
 ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "ActivationGradient": {"activation": 1, "biased": 1},
     "ConvWeightGradient": {**WINDOW, "pixels": [5, 4], "group": 2, "images": 1, "rows": 2, "columns": 7},
     "ConvDataGradient": {"image": [5, 4], **WINDOW, "pixels": [5, 4], "group": 2, "images": 2, "rows": 5},
     "DepthwiseDataGradient": {"image": [5, 4], **WINDOW},
@@ -28,6 +29,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "RmsNormalize": {"epsilon": 1e-6},
 }
 OUTPUTS = {
+    "ActivationGradient": [("dx", FLOAT, ROWS)],
     "ConvWeightGradient": [("dw", FLOAT, (6, 3, 3, 3))],
     "ConvDataGradient": [("dx", FLOAT, X)],
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
@@ -38,6 +40,7 @@ OUTPUTS = {
     "GatedActivateGradient": [("dgate", FLOAT, X), ("dup", FLOAT, X)],
     "LayerNormalizeGradient": [("dx", FLOAT, ROWS), ("ds", FLOAT, COLUMNS), ("db", FLOAT, COLUMNS)],
     "RectifierGradient": [("dx", FLOAT, X)],
+    "SoftmaxGradient": [("dx", FLOAT, ROWS)],
     "Rotate": [("y", FLOAT, ROWS)],
     "RmsNormalize": [("y", FLOAT, ROWS), ("inverse", FLOAT, PER_ROW)],
     "RmsNormalizeGradient": [("dx", FLOAT, ROWS)],
@@ -45,6 +48,7 @@ OUTPUTS = {
 }
 WITH_WORKSPACE = {"ConvDataGradient", "ConvWeightGradient", "DepthwiseWeightGradient"}
 INPUTS: dict[str, list[tuple[int, ...]]] = {
+    "ActivationGradient": [ROWS, ROWS, COLUMNS],
     "BatchNormalize": [X, C, C, C, C, (3,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
     "ConvDataGradient": [X, (6, 3, 3, 3)],
@@ -55,6 +59,7 @@ INPUTS: dict[str, list[tuple[int, ...]]] = {
     "GatedActivateGradient": [X, X, X],
     "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
     "RectifierGradient": [X, X, ()],
+    "SoftmaxGradient": [ROWS, ROWS],
     "Rotate": [ROWS, COLUMNS, COLUMNS],
     "RmsNormalize": [ROWS, COLUMNS],
     "RmsNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW],
@@ -124,9 +129,15 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("LayerNormalizeGradient", 1, DOUBLE, ROWS, "input 1 .* must be 240 floats"),
         ("LayerNormalizeGradient", 2, DOUBLE, COLUMNS, "input 2 .* must be 40 floats"),
         ("LayerNormalizeGradient", 4, FLOAT, (2, 2, 1), "input 4 .* must be 6 floats"),
+        ("ActivationGradient", 1, DOUBLE, ROWS, "must be float and of shape"),
+        ("ActivationGradient", 1, FLOAT, (2, 40), "must be float and of shape"),
+        ("ActivationGradient", 2, FLOAT, (1, 40), "one float for each column"),
+        ("ActivationGradient", 2, DOUBLE, COLUMNS, "one float for each column"),
         ("RectifierGradient", 1, DOUBLE, X, "element type 11"),
         ("RectifierGradient", 0, FLOAT, (2, 6, 4, 5), "two alike and one number"),
         ("RectifierGradient", 2, FLOAT, (2,), "two alike and one number"),
+        ("SoftmaxGradient", 0, DOUBLE, ROWS, "must be rows of float"),
+        ("SoftmaxGradient", 1, FLOAT, (2, 3, 41), "must be rows of float"),
         ("RmsNormalizeGradient", 0, DOUBLE, ROWS, "must be rows of floats"),
         ("RmsNormalizeGradient", 1, FLOAT, (2, 3, 41), "input 1 .* must be 240 floats"),
         ("RmsNormalizeGradient", 3, FLOAT, (2, 2, 1), "input 3 .* must be 6 floats"),
@@ -167,7 +178,10 @@ def test_kernels_without_a_workspace_allocate_their_outputs_alone(op_type: str) 
 
 @pytest.mark.parametrize(
     "op_type",
-    ["BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient", "RmsNormalizeGradient", "Rotate"],
+    [
+        *("ActivationGradient", "BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient"),
+        *("RmsNormalizeGradient", "Rotate", "SoftmaxGradient"),
+    ],
 )
 def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str) -> None:
     names = [f"x{index}" for index in range(len(INPUTS[op_type]))]

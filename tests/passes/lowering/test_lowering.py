@@ -77,7 +77,7 @@ def test_operators_agree_on_one_runtime(case: Case) -> None:
         right = expected(case)[f"{AFTER}buffer"]
         assert np.abs(found["done"] - right).max() <= LARGEST_ERROR * np.abs(right).max()
         return
-    assert error(case, found, state=False) <= LARGEST_ERROR
+    assert error(case, found, state=False) <= allowed(case)
 
 
 @NEEDS_STOCK
@@ -92,6 +92,7 @@ def test_the_library_has_kernels_for_these() -> None:
     accumulating = {"Accumulate", "AccumulateRows"}
     normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
     assert found == accumulating | normalizing | {
+        "ActivationGradient",
         "ConvDataGradient",
         "ConvWeightGradient",
         "CrossEntropyGradient",
@@ -102,6 +103,7 @@ def test_the_library_has_kernels_for_these() -> None:
         "MaxPoolGradient",
         "MaxPoolTaps",
         "RectifierGradient",
+        "SoftmaxGradient",
     }
 
 

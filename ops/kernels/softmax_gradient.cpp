@@ -1,0 +1,38 @@
+// The gradient of a softmax over the last dimension, in one pass.
+//
+//   SoftmaxGradient(dY, Y) -> dX
+//
+// dX = Y * (dY - sum(dY * Y)), with the sum over a row, in lanes of float for a while and beyond that in double. All
+// are float and of one shape. dX may take dY's buffer.
+#include "kernels/kernel.h"
+#include "kernels/softmax_rows.h"
+
+namespace poet {
+namespace {
+
+class SoftmaxGradient final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const Tensor gradient = context.input(0), made = context.input(1);
+    const Shape& shape = gradient.layout.shape;
+    for (const Tensor* tensor : {&gradient, &made})
+      if (tensor->layout.dtype != kFloat || tensor->layout.shape != shape)
+        throw Error(described(*tensor) + " must be rows of float and of shape " + to_string(shape));
+    const auto* const d_y = static_cast<const float*>(gradient.data);
+    const auto* const y = static_cast<const float*>(made.data);
+    auto* const d_x = static_cast<float*>(context.output(0, shape));
+    if (gradient.elements() == 0) return;
+    const auto columns = static_cast<uint64_t>(shape.last());
+    each_item(context.workers(), gradient.elements() / columns, columns, [&](uint64_t row) {
+      const uint64_t at = row * columns;
+      softmax_gradient_row(d_x + at, y + at, d_y + at, columns, 1.0F, nullptr);
+    });
+  }
+};
+
+}  // namespace
+
+const OpDefinition kSoftmaxGradient{"SoftmaxGradient", 1, {kFloat}, Sharing::kAllowed, create<SoftmaxGradient>,
+                                    infer_from_input};
+
+}  // namespace poet
