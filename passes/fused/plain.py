@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,16 @@ class DropCopies(InPlacePass):
     Requires static shapes. One stays that makes an output, gives a name to what no node makes, or stops gradients.
     """
 
+    def __init__(self, op_types: Collection[str] = ("Identity", "Dropout", *VIEWS)) -> None:
+        """Take operators whose nodes may go."""
+        super().__init__()
+        self._op_types = op_types
+
     def call(self, model: ir.Model) -> PassResult:
         """Drop them."""
         modified = False
         for node in list(model.graph):
-            source = _copied(node)
+            source = _copied(node) if node.op_type in self._op_types else None
             if source is None:
                 continue
             node.outputs[0].replace_all_uses_with(source)

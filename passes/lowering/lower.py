@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx_ir as ir
-from onnx_ir.passes import PassResult, PostconditionError
+from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.graph.shapes.declared import fitting
+from poet_onnx.passes.fused.plain import DropCopies
 from poet_onnx.passes.gathers import AddGatheredRows, SumGathersInOrder
 from poet_onnx.passes.lowering import (
     accumulation,
@@ -31,6 +32,7 @@ from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
 from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, WriteShapes, normalize
 from poet_onnx.passes.structured import StructuredPass
+from poet_onnx.passes.transposed import ReadTransposed
 
 OLDEST_OPSET, OPSET = 13, 17
 """The oldest version of ONNX's operators whose nodes mean the same in version 17, and the one that is written."""
@@ -74,9 +76,9 @@ class LowerTraining(StructuredPass):
     Rules:
         W1. An operator is replaced where it stands; what it made keeps its name, new nodes are named after it.
         W2. Operators of poet-onnx's own library accumulate gradients and move running statistics in place, and stand
-            for batch normalization, the gradient of layer normalization and the weight gradients of depthwise
-            convolutions, which plain nodes compute in many passes. Without `kernels` there are plain nodes only, whose
-            results are new tensors.
+            for batch normalization, the gradients of layer normalization, GELU and softmax and the weight gradients of
+            depthwise convolutions, which plain nodes compute in many passes. Without `kernels` there are plain nodes
+            only, whose results are new tensors.
         W3. A half of a gradient that nobody reads is not computed.
         W4. The model imports version 17 of ONNX's operators or a later one.
 
@@ -151,7 +153,7 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None, threads: int 
         threads: inside an operator.
     """
     before = normalize_for(target, dims, threads=threads)
-    return before if target == "training" else Normalization(before, LowerTraining(), WriteShapes(), AddGatheredRows())
+    return before if target == "training" else Normalization(before, *_second_half())
 
 
 def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads: int = 1) -> Normalization:
@@ -167,7 +169,11 @@ def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads
 def lower(model: ir.Model, target: str) -> None:
     """Do the second half of `prepare`."""
     if target != "training":
-        Normalization(LowerTraining(), WriteShapes(), AddGatheredRows())(model)
+        Normalization(*_second_half())(model)
+
+
+def _second_half() -> tuple[InPlacePass, ...]:
+    return LowerTraining(), WriteShapes(), DropCopies(("Identity",)), ReadTransposed(), AddGatheredRows()
 
 
 def is_training_only(node: ir.Node) -> bool:

@@ -1,8 +1,4 @@
-"""Weights that an exporter transposes in front of a product, in the way in which the product reads them.
-
-A step would transpose each anew, and keep the copy for the gradient of what it is multiplied with: as much RAM as the
-weights themselves. torch's Linear has such weights.
-"""
+"""Weights that an exporter transposes for a product: frozen ones are stored so, trained ones read as they are."""
 
 from __future__ import annotations
 
@@ -14,7 +10,8 @@ from poet_onnx.files.turned_tensor import TurnedTensor
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.passes.node_builder import tensor_initializer
-from poet_onnx.passes.views import is_matrix_transpose, replace_node, sizes_of
+from poet_onnx.passes.transposed import read_as_it_lies
+from poet_onnx.passes.views import is_matrix_transpose
 
 
 def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> int:
@@ -56,25 +53,10 @@ def multiply_transposed(model: ir.Model, trained: Collection[str]) -> int:
     Returns:
         The bytes of these weights.
     """
-    graph, read_bytes = model.graph, 0
-    for node in [node for node in graph if is_matrix_transpose(node)]:
-        weight, turned = node.inputs[0], node.outputs[0]
-        if weight is None or weight.name not in trained or weight.dtype is not ir.DataType.FLOAT:
-            continue
-        products = [reader for reader, index in turned.uses() if _multiplies(reader, index)]
-        for product in products:
-            inputs, how = [product.inputs[0], weight], [ir.AttrInt64("transB", 1)]
-            replace_node(product, "FusedMatMul", inputs, how, product.outputs, domain=MICROSOFT_DOMAIN)
-        if products and not turned.uses() and not turned.is_graph_output():
-            graph.remove(node, safe=True)
-        if products:
+    read_bytes = 0
+    for node in [node for node in model.graph if is_matrix_transpose(node)]:
+        weight = node.inputs[0]
+        if weight is not None and weight.name in trained and read_as_it_lies(node):
             model.graph.opset_imports[MICROSOFT_DOMAIN] = 1
             read_bytes += 0 if weight.const_value is None else weight.const_value.nbytes
     return read_bytes
-
-
-def _multiplies(node: ir.Node, index: int) -> bool:
-    """Return whether a node multiplies rows with an input that is a matrix."""
-    is_product = node.op_type == "MatMul" and node.domain in ONNX_DOMAINS and index == 1
-    rows = node.inputs[0] if is_product else None
-    return rows is not None and rows.shape is not None and len(sizes_of(rows)) > 1 and rows is not node.inputs[1]
