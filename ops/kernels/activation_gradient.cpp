@@ -40,17 +40,14 @@ class ActivationGradient final : public Kernel {
       : write_(kWrites[activation_of(node)]), is_biased_(node.require_nonnegative("biased") != 0) {}
 
   void compute(Context& context) override {
-    const Tensor gradient = context.input(0), given = context.input(1);
-    for (const Tensor* tensor : {&gradient, &given})
-      if (tensor->layout.dtype != kFloat || tensor->layout.shape != gradient.layout.shape)
-        throw Error(described(*tensor) + " must be float and of shape " + to_string(gradient.layout.shape));
+    const Tensor gradient = read_floats_alike(context, 2);
     const auto* const d_y = static_cast<const float*>(gradient.data);
-    const auto* const x = static_cast<const float*>(given.data);
+    const auto* const x = static_cast<const float*>(context.input(1).data);
     const float* const bias = is_biased_ ? bias_of(context, gradient.layout.shape) : nullptr;
     auto* const d_x = static_cast<float*>(context.output(0, gradient.layout.shape));
     const uint64_t count = gradient.elements();
     if (count == 0) return;
-    const uint64_t columns = is_biased_ ? static_cast<uint64_t>(gradient.layout.shape.last()) : 1;
+    const uint64_t columns = is_biased_ ? row_width(gradient) : 1;
     each_range(context.workers(), count / columns, columns * kActivationFloats, [&](uint64_t first, uint64_t rows) {
       const uint64_t begin = first * columns, end = begin + rows * columns, some = is_biased_ ? columns : rows;
       for (uint64_t i = begin; i < end; i += some) write_(d_x + i, d_y + i, x + i, bias, some);

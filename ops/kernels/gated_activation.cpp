@@ -73,18 +73,6 @@ POET_WIDE void gelu_tanh_gradients(float* d_gate, float* d_up, const float* d_y,
 constexpr Write kWrites[kActivations] = {write_silu, write_gelu, write_gelu_tanh};
 constexpr WriteGradients kGradients[kActivations] = {silu_gradients, gelu_gradients, gelu_tanh_gradients};
 
-// The first input, of floats, whose shape the others must have.
-Tensor first_of(const Context& context, size_t count) {
-  const Tensor first = context.input(0);
-  for (size_t index = 0; index < count; ++index) {
-    const Tensor tensor = index == 0 ? first : context.input(index);
-    if (tensor.layout.dtype != kFloat || tensor.layout.shape != first.layout.shape)
-      throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be float and of shape " +
-                  to_string(first.layout.shape));
-  }
-  return first;
-}
-
 const float* floats_of(const Context& context, size_t index) {
   return static_cast<const float*>(context.input(index).data);
 }
@@ -94,7 +82,7 @@ class GatedActivate final : public Kernel {
   explicit GatedActivate(const NodeInfo& node) : write_(kWrites[activation_of(node)]) {}
 
   void compute(Context& context) override {
-    const Tensor first = first_of(context, 2);
+    const Tensor first = read_floats_alike(context, 2);
     const float* const gate = floats_of(context, 0);
     const float* const up = floats_of(context, 1);
     auto* const y = static_cast<float*>(context.output(0, first.layout.shape));
@@ -111,7 +99,7 @@ class GatedActivateGradient final : public Kernel {
   explicit GatedActivateGradient(const NodeInfo& node) : write_(kGradients[activation_of(node)]) {}
 
   void compute(Context& context) override {
-    const Tensor first = first_of(context, 3);
+    const Tensor first = read_floats_alike(context, 3);
     const float* const d_y = floats_of(context, 0);
     const float* const gate = floats_of(context, 1);
     const float* const up = floats_of(context, 2);

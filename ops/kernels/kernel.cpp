@@ -243,15 +243,23 @@ float* read_floats(const Context& context, size_t index, uint64_t count) {
 Tensor read_rows_of_floats(const Context& context, size_t index) {
   const Tensor tensor = context.input(index);
   const Shape& shape = tensor.layout.shape;
-  if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.data()[shape.rank() - 1] == 0)
+  if (tensor.layout.dtype != kFloat || shape.rank() == 0 || shape.last() == 0)
     throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be rows of floats");
   return tensor;
 }
 
-uint64_t row_width(const Tensor& rows) {
-  const Shape& shape = rows.layout.shape;
-  return static_cast<uint64_t>(shape.data()[shape.rank() - 1]);
+Tensor read_floats_alike(const Context& context, size_t count) {
+  const Tensor first = context.input(0);
+  for (size_t index = 0; index < count; ++index) {
+    const Tensor tensor = index == 0 ? first : context.input(index);
+    if (tensor.layout.dtype != kFloat || tensor.layout.shape != first.layout.shape)
+      throw Error("input " + std::to_string(index) + " is " + described(tensor) + ", but must be float and of shape " +
+                  to_string(first.layout.shape));
+  }
+  return first;
 }
+
+uint64_t row_width(const Tensor& rows) { return static_cast<uint64_t>(rows.layout.shape.last()); }
 
 bool read_flag(const Context& context, size_t index) {
   const Tensor flag = context.input(index);

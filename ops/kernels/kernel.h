@@ -111,6 +111,9 @@ float* read_floats(const Context& context, size_t index, uint64_t count);
 
 // Input `index`, which must be floats in rows along its last axis, of one at least; and how many a row has.
 Tensor read_rows_of_floats(const Context& context, size_t index);
+
+// The first of so many inputs of floats, whose shape the others must have.
+Tensor read_floats_alike(const Context& context, size_t count);
 uint64_t row_width(const Tensor& rows);
 
 // Input `index`, which must be one bool.

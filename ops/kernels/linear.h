@@ -24,8 +24,7 @@ class Linear {
   // How many samples a tensor of so many numbers a sample has. Throws Error where it is no such tensor.
   static uint64_t samples(const Tensor& tensor, uint64_t width, const char* name) {
     const Shape& shape = tensor.layout.shape;
-    if (tensor.layout.dtype != kFloat || shape.rank() == 0 ||
-        static_cast<uint64_t>(shape.data()[shape.rank() - 1]) != width)
+    if (tensor.layout.dtype != kFloat || shape.rank() == 0 || row_width(tensor) != width)
       throw Error(std::string(name) + " is " + described(tensor) + ", but must be float and end in " +
                   std::to_string(width));
     return tensor.elements() / width;

@@ -13,16 +13,12 @@ namespace {
 class SoftmaxGradient final : public Kernel {
  public:
   void compute(Context& context) override {
-    const Tensor gradient = context.input(0), made = context.input(1);
-    const Shape& shape = gradient.layout.shape;
-    for (const Tensor* tensor : {&gradient, &made})
-      if (tensor->layout.dtype != kFloat || tensor->layout.shape != shape)
-        throw Error(described(*tensor) + " must be rows of float and of shape " + to_string(shape));
+    const Tensor gradient = read_floats_alike(context, 2);
     const auto* const d_y = static_cast<const float*>(gradient.data);
-    const auto* const y = static_cast<const float*>(made.data);
-    auto* const d_x = static_cast<float*>(context.output(0, shape));
+    const auto* const y = static_cast<const float*>(context.input(1).data);
+    auto* const d_x = static_cast<float*>(context.output(0, gradient.layout.shape));
     if (gradient.elements() == 0) return;
-    const auto columns = static_cast<uint64_t>(shape.last());
+    const uint64_t columns = row_width(gradient);
     each_item(context.workers(), gradient.elements() / columns, columns, [&](uint64_t row) {
       const uint64_t at = row * columns;
       softmax_gradient_row(d_x + at, y + at, d_y + at, columns, 1.0F, nullptr);

@@ -113,7 +113,7 @@ class VocabularyLoss : public Kernel {
     const Tensor x = context.input(0);
     const Shape& shape = x.layout.shape;
     const uint64_t width = shape_.width();
-    if (x.layout.dtype != kFloat || shape.rank() == 0 || static_cast<uint64_t>(shape.data()[shape.rank() - 1]) != width)
+    if (x.layout.dtype != kFloat || shape.rank() == 0 || row_width(x) != width)
       throw Error("x is " + described(x) + ", but must be float and end in " + std::to_string(width));
     const uint64_t tokens = x.elements() / width;
     const Labels labels(context.input(1), tokens, shape_.words(), is_ignoring_, ignored_);

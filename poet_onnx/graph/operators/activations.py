@@ -15,6 +15,7 @@ from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Attribute, 
 _F32 = "tensor(float)"
 
 _in_place = partial(family, inplace=((0, 0),), workspace=nothing)
+_own_gradient = partial(OpSpec, domain=POET_DOMAIN, inplace=((0, 0),), shape=like(0), workspace=nothing)
 _gradient = partial(family, domain=MICROSOFT_DOMAIN, shape=like(0), check=same(0, 1), workspace=nothing)
 
 
@@ -76,40 +77,28 @@ SPECS = [
     OpSpec("BiasSoftmax", MICROSOFT_DOMAIN, shape=like(0), cpu_kernel=False),
     *_gradient("ReluGrad", work=per_output(1)),
     *_gradient("LeakyReluGrad", work=per_output(2)),
-    OpSpec(
+    _own_gradient(
         "RectifierGradient",
-        POET_DOMAIN,
-        inplace=((0, 0),),
-        shape=like(0),
         work=per_output(2),
-        workspace=nothing,
         schema=Schema(
             "RectifierGradient(dY, Y, slope) -> dX: dY where Y is positive, slope * dY elsewhere.",
             (("dX", "tensor(float)"),),
         ),
     ),
-    OpSpec(
+    _own_gradient(
         ACTIVATION_GRADIENT,
-        POET_DOMAIN,
-        inplace=((0, 0),),
-        shape=like(0),
         check=both(same(0, 1), _fits_bias),
         work=per_output(20),
-        workspace=nothing,
         schema=Schema(
             "ActivationGradient(dY, X) or (dY, X, B) -> dX: dY times the slope at X, or at X + B.",
             (("dX", _F32),),
             (*_ACTIVATION, Attribute("biased", "INT", "1 where B is given, else 0.")),
         ),
     ),
-    OpSpec(
+    _own_gradient(
         SOFTMAX_GRADIENT,
-        POET_DOMAIN,
-        inplace=((0, 0),),
-        shape=like(0),
         check=same(0, 1),
         work=per_output(4),
-        workspace=nothing,
         schema=Schema(
             "SoftmaxGradient(dY, Y) -> dX: the gradient of a softmax over the last dimension.", (("dX", _F32),)
         ),
