@@ -23,9 +23,15 @@ def takes_transposed(node: ir.Node) -> bool:
 
 def is_product(node: ir.Node, transposes: tuple[int, int]) -> bool:
     """Return whether a node multiplies matrices, of which these are transposed, and adds nothing."""
+    return transposed_in(node) == transposes
+
+
+def transposed_in(node: ir.Node) -> tuple[int, int] | None:
+    """Return which of two matrices, 1 for each, a node that multiplies them and adds nothing transposes; else None."""
     is_plain = len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0
-    found = tuple(node.attributes.get_int(name, 0) for name in ("transA", "transB"))
-    return node.op_type == "Gemm" and node.domain in ONNX_DOMAINS and is_plain and found == transposes
+    if node.op_type != "Gemm" or node.domain not in ONNX_DOMAINS or not is_plain:
+        return None
+    return node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)
 
 
 def product_behind(

@@ -11,8 +11,11 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import input_roles
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
-from poet_onnx.passes.views import is_matrix_transpose, only_maker, replace_node, sizes_of
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.matrix_products import product_of
+from poet_onnx.passes.panel_comparison import ACROSS
+from poet_onnx.passes.panel_layers import transposed_in
+from poet_onnx.passes.views import is_matrix_transpose, only_maker, replace_node
 
 
 class ReadTransposed(InPlacePass):
@@ -42,48 +45,31 @@ def read_as_it_lies(node: ir.Node) -> bool:
     weight, turned = node.inputs[0], node.outputs[0]
     if weight is None or weight.dtype is not ir.DataType.FLOAT:
         return False
-    products = [reader for reader, index in turned.uses() if index == 1 and reader.inputs[0] is not turned]
-    forward, back = ([each for each in products if fits(each)] for fits in (_multiplies_rows, _multiplies_turned))
-    for product in forward:
-        transposing = [ir.AttrInt64("transB", 1)]
-        inputs = [product.inputs[0], weight]
-        replace_node(product, "FusedMatMul", inputs, transposing, product.outputs, domain=MICROSOFT_DOMAIN)
-    for product in back:
-        replace_node(product, "MatMul", [product.inputs[0], weight], (), product.outputs, domain="")
-    if (forward or back) and not turned.uses() and not turned.is_graph_output() and node.graph is not None:
+    is_read = False
+    for reader, index in tuple(turned.uses()):
+        product = product_of(reader, index, is_transposed=True)
+        if product is None or product.bias is not None or product.operand is turned:
+            continue
+        inputs, made = [product.operand, weight], reader.outputs
+        if product.way == ACROSS:
+            replace_node(reader, "FusedMatMul", inputs, [ir.AttrInt64("transB", 1)], made, domain=MICROSOFT_DOMAIN)
+        else:
+            replace_node(reader, "MatMul", inputs, (), made, domain="")
+        is_read = True
+    if is_read and not turned.uses() and not turned.is_graph_output() and node.graph is not None:
         node.graph.remove(node, safe=True)
-    return bool(forward or back)
-
-
-def _multiplies_rows(node: ir.Node) -> bool:
-    """Return whether a node multiplies rows with a matrix."""
-    rows = node.inputs[0] if node.op_type == "MatMul" and node.domain in ONNX_DOMAINS else None
-    return rows is not None and rows.shape is not None and len(sizes_of(rows)) > 1
-
-
-def _multiplies_turned(node: ir.Node) -> bool:
-    """Return whether a node multiplies with the transposed of a matrix, and does nothing else."""
-    if node.op_type != "FusedMatMul" or node.domain != MICROSOFT_DOMAIN:
-        return False
-    others = (node.attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB"))
-    return node.attributes.get_int("transB", 0) == 1 and not any(others) and _factor(node) == 1
+    return is_read
 
 
 def _make_as_it_lies(node: ir.Node) -> bool:
     """Let a product of two matrices, which a node alone reads and transposes, make what the node does."""
     product = only_maker(node.inputs[0])
-    if product is None or product.op_type != "Gemm" or product.domain not in ONNX_DOMAINS:
+    transposed = transposed_in(product) if product is not None else None
+    if product is None or transposed is None:
         return False
-    if any(value is not None for value in product.inputs[2:]) or _factor(product) != 1:
-        return False
-    left, right = product.inputs[:2]
-    turned = {"transA": product.attributes.get_int("transB", 0), "transB": product.attributes.get_int("transA", 0)}
-    attributes = [ir.AttrInt64(name, 1 - value) for name, value in turned.items()]
+    left, right = product.inputs
+    attributes = [ir.AttrInt64("transA", 1 - transposed[1]), ir.AttrInt64("transB", 1 - transposed[0])]
     replace_node(node, "Gemm", [right, left], attributes, node.outputs, domain="")
     assert product.graph is not None
     product.graph.remove(product, safe=True)
     return True
-
-
-def _factor(product: ir.Node) -> float:
-    return product.attributes.get_float("alpha", 1.0)

@@ -22,7 +22,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.attention import ATTEND, BLOCK_ROWS
-from poet_onnx.passes.fused.reading import led_to_by, number_in
+from poet_onnx.passes.fused.reading import behind_guard, led_to_by, number_in
 from poet_onnx.passes.fused.transposed import HEADS_AND_TOKENS, turns
 from poet_onnx.passes.node_builder import initializer, let_stand_for, seen_as
 from poet_onnx.passes.views import VIEWS, only_maker, seen, sizes_of
@@ -131,7 +131,7 @@ class _Attention:
         """Return what a Softmax is in the middle of; None where it is no attention that A1 and A2 describe."""
         if softmax.op_type != "Softmax" or softmax.domain not in ONNX_DOMAINS or softmax.inputs[0] is None:
             return None
-        weights, is_guarded = _behind_guard(softmax.outputs[0])
+        weights, is_guarded = behind_guard(softmax.outputs[0])
         readers = tuple(weights.uses())
         if not _is_plain(weights) or len(readers) != 1 or softmax.attributes.get_int("axis", -1) not in (-1, 3):
             return None
@@ -229,17 +229,6 @@ def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
         return value, 1.0
     source, factor = _multiplied(maker)
     return (value, 1.0) if source is None or factor is None else (source, factor)
-
-
-def _behind_guard(weights: ir.Value) -> tuple[ir.Value, bool]:
-    """Return weights behind what makes zeros of NaN, and whether there is such a thing."""
-    readers = {use.node for use in weights.uses()}
-    test = next((node for node in readers if node.op_type == "IsNaN"), None)
-    choice = next((node for node in readers if node.op_type == "Where"), None)
-    if len(readers) != 2 or test is None or choice is None or weights.is_graph_output():
-        return weights, False
-    guards = choice.inputs[0] is test.outputs[0] and number_in(choice.inputs[1]) == 0 and choice.inputs[2] is weights
-    return (choice.outputs[0], True) if guards else (weights, False)
 
 
 def _not_repeated(value: ir.Value) -> ir.Value:

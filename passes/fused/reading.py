@@ -41,16 +41,29 @@ def other_input(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def number_in(value: ir.Value | None) -> float | None:
-    """Return the number that a constant of one element holds."""
-    if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
+    """Return the number that a value always is, if it is a constant of one element, or a node's that makes one."""
+    is_fixed = value is not None and not value.is_graph_input()
+    tensor = ir.convenience.get_const_tensor(value) if value is not None and is_fixed else None
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
         return None
-    return float(value.const_value.numpy().ravel()[0])
+    return float(np.asarray(tensor.numpy()).reshape(()))
 
 
 def is_number(value: ir.Value | None, number: float) -> bool:
-    """Return whether a value is a constant near a number that is not 0."""
+    """Return whether a value is a constant near a number, or is 0 where that is 0."""
     found = number_in(value)
     return found is not None and abs(found - number) <= _NEAR * abs(number)
+
+
+def behind_guard(weights: ir.Value) -> tuple[ir.Value, bool]:
+    """Return weights behind what makes zeros of NaN, and whether there is such a thing."""
+    readers = {use.node for use in weights.uses()}
+    test = next((node for node in readers if node.op_type == "IsNaN"), None)
+    choice = next((node for node in readers if node.op_type == "Where"), None)
+    if len(readers) != 2 or test is None or choice is None or weights.is_graph_output():
+        return weights, False
+    guards = choice.inputs[0] is test.outputs[0] and number_in(choice.inputs[1]) == 0 and choice.inputs[2] is weights
+    return (choice.outputs[0], True) if guards else (weights, False)
 
 
 def is_float(value: ir.Value | None) -> bool:

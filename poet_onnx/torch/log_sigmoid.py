@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.forward.patterns import is_op, number
+from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.fused.reading import number_in
 from poet_onnx.passes.node_builder import replace_nodes
 
 _VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Flatten", "Identity", "Transpose")
@@ -79,7 +80,7 @@ def _lacking(node: ir.Node) -> ir.Value | None:
 def _is_one(value: ir.Value | None) -> bool:
     while value is not None and is_op(value.producer(), "Cast", "CastLike"):
         value = value.producer().inputs[0]  # type: ignore[union-attr]
-    return number(value) == 1
+    return number_in(value) == 1
 
 
 def _drop_unread(graph: ir.Graph) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, PoetWarning, listed
-from poet_onnx.gradients.forward.patterns import is_op, number
+from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.module_names import is_call_of, module_of
+from poet_onnx.passes.fused.reading import number_in
 from poet_onnx.torch.calls import wrap
 from poet_onnx.torch.drops import Drop, drop_of
 from poet_onnx.torch.modes import answered
@@ -79,7 +80,7 @@ def _dropping(model: ir.Model) -> Iterator[tuple[float, str]]:
         for node in graph.all_nodes():
             if not is_op(node, "Dropout"):
                 continue
-            ratio, training = (*map(number, node.inputs[1:]), None, None)[:2]
+            ratio, training = (*map(number_in, node.inputs[1:]), None, None)[:2]
             if ratio and training:
                 yield _key(ratio), module_of(node)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.forward.patterns import is_number, is_op
+from poet_onnx.gradients.forward.patterns import is_op
+from poet_onnx.passes.fused.reading import is_number
 from poet_onnx.passes.panel_layers import remove_unread
 
 _REPEATING = ("Expand", "CastLike", "Cast")

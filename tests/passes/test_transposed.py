@@ -15,6 +15,7 @@ from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import prepare
+from poet_onnx.passes.normalize import WriteShapes
 from poet_onnx.passes.transposed import ReadTransposed
 from poet_onnx.passes.views import is_matrix_transpose
 
@@ -41,7 +42,8 @@ def run(given: onnx.ModelProto) -> list[np.ndarray]:
 
 
 def read_as_they_lie(given: onnx.ModelProto) -> ir.Model:
-    changed = ir.from_proto(onnx.shape_inference.infer_shapes(given))
+    changed = ir.from_proto(given)
+    WriteShapes()(changed)
     buffer = ir.val("sum", ir.DataType.FLOAT, [5, 3])
     say_role(buffer, Role.GRADIENT_BUFFER, "w")
     changed.graph.inputs.append(buffer)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.forward.patterns import is_number, is_op, number
+from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.fused.reading import is_number, number_in
 
 NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 """The second operand that changes nothing; of a sum or a product also the first."""
@@ -33,7 +34,7 @@ def _stands_for(node: ir.Node, inferred: Inferred) -> ir.Value | None:
     pairs = ((0, 1), (1, 0)) if node.op_type in ("Add", "Mul") else ((0, 1),)
     for kept, constant in pairs:
         value, neutral = node.inputs[kept], node.inputs[constant]
-        if value is None or neutral is None or number(neutral) != NEUTRAL[node.op_type]:
+        if value is None or neutral is None or number_in(neutral) != NEUTRAL[node.op_type]:
             continue
         if len(_shape(neutral, inferred)) <= len(_shape(value, inferred)):
             return value

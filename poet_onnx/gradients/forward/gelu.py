@@ -9,7 +9,6 @@ import onnx_ir as ir
 from poet_onnx.gradients.forward.patterns import (
     NoMatchError,
     first_input,
-    is_number,
     is_op,
     maker,
     only_reader,
@@ -21,6 +20,7 @@ from poet_onnx.gradients.forward.patterns import (
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.fused.reading import is_number
 from poet_onnx.passes.node_builder import replace_nodes
 
 

@@ -12,10 +12,8 @@ import onnx_ir as ir
 from poet_onnx.gradients.forward.patterns import (
     NoMatchError,
     first_input,
-    is_number,
     is_op,
     maker,
-    number,
     only_reader,
     other_input,
     readers,
@@ -24,6 +22,7 @@ from poet_onnx.gradients.forward.patterns import (
 )
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.fused.reading import is_number, number_in
 from poet_onnx.passes.node_builder import initializer, replace_nodes
 
 LARGEST_EPSILON = 1e-2
@@ -104,7 +103,7 @@ def _match(mean: ir.Node, inferred: Inferred) -> _Match:
     shifted = only_reader(variance.outputs[0], "Add")
     root = only_reader(shifted.outputs[0], "Sqrt")
     require(only_reader(root.outputs[0], "Div") is quotient and maker(quotient.inputs[1], "Sqrt") is root)
-    epsilon = number(other_input(shifted, variance.outputs[0]))
+    epsilon = number_in(other_input(shifted, variance.outputs[0]))
     if epsilon is None or not 0 <= epsilon <= LARGEST_EPSILON:
         raise NoMatchError
     scaled = only_reader(quotient.outputs[0], "Mul")

@@ -12,17 +12,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.forward.patterns import (
-    NoMatchError,
-    is_number,
-    is_op,
-    maker,
-    number,
-    only_reader,
-    readers,
-    require,
-)
+from poet_onnx.gradients.forward.patterns import is_op, readers
 from poet_onnx.gradients.torch_arguments import CALL
+from poet_onnx.passes.fused.reading import behind_guard, is_number, number_in, only_reader
 from poet_onnx.passes.node_builder import initializer
 
 _ATTENTION = "scaled_dot_product_attention"
@@ -46,18 +38,10 @@ def _type_of_mask(node: ir.Node) -> ir.DataType | None:
     lowest = ir.convenience.get_const_tensor(node.inputs[2]) if node.inputs[2] is not None else None
     if lowest is None or not lowest.dtype.is_floating_point():
         return None
-    return lowest.dtype if number(node.inputs[2]) == float(lowest.dtype.min) else None
+    return lowest.dtype if number_in(node.inputs[2]) == float(lowest.dtype.min) else None
 
 
 def _is_of_guarded_weights(added: ir.Node) -> bool:
     """Return whether a node adds a mask to scores whose softmax is read behind a guard alone."""
-    try:
-        require(is_op(added, "Add"))
-        weights = only_reader(added.outputs[0], "Softmax").outputs[0]
-        choice = next((node for node in readers(weights) if is_op(node, "Where")), None)
-        test = maker(choice.inputs[0] if choice is not None else None, "IsNaN")
-    except NoMatchError:
-        return False
-    assert choice is not None
-    replaces = test.inputs[0] is weights and is_number(choice.inputs[1], 0) and choice.inputs[2] is weights
-    return replaces and readers(weights) == {test, choice} and not weights.is_graph_output()
+    softmax = only_reader(added.outputs[0], "Softmax") if is_op(added, "Add") else None
+    return softmax is not None and behind_guard(softmax.outputs[0])[1]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Inferred
-
-TOLERANCE = 1e-6
-"""How far a constant may be from the number that a pattern has, relative to it."""
 
 
 class NoMatchError(Exception):
@@ -68,18 +64,3 @@ def other_input(node: ir.Node, value: ir.Value) -> ir.Value:
     if found is None:
         raise NoMatchError
     return found
-
-
-def number(value: ir.Value | None) -> float | None:
-    """Return the number that a value always is, if it is a constant of one element, or a node's that makes one."""
-    is_fixed = value is not None and not value.is_graph_input()
-    tensor = ir.convenience.get_const_tensor(value) if value is not None and is_fixed else None
-    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
-        return None
-    return float(np.asarray(tensor.numpy()).reshape(()))
-
-
-def is_number(value: ir.Value | None, wanted: float) -> bool:
-    """Return whether a value is a certain constant."""
-    found = number(value)
-    return found is not None and abs(found - wanted) <= TOLERANCE * abs(wanted)

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.forward.elimination import is_for_inference
-from poet_onnx.gradients.forward.patterns import number
 from poet_onnx.gradients.registry import gradient_of, without_gradient
 from poet_onnx.gradients.torch_calls import is_clamp, is_even, is_open
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.fused.reading import number_in
 
 without_gradient(
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"
@@ -116,7 +116,7 @@ def clip(builder: GradientBuilder) -> None:
     if not builder.wants(0):
         return
     source = builder.input(0)
-    is_relu6 = all(builder.has(index) for index in (1, 2)) and tuple(map(number, builder.node.inputs[1:3])) == _RELU6
+    is_relu6 = all(builder.has(index) for index in (1, 2)) and tuple(map(number_in, builder.node.inputs[1:3])) == _RELU6
     has_no_ends = is_open(builder.node) or (is_relu6 and not is_clamp(builder.node))
     above, below = ("Greater", "Less") if has_no_ends else ("GreaterOrEqual", "LessOrEqual")
     masks = []
@@ -186,7 +186,7 @@ def extreme(builder: GradientBuilder) -> None:
     if is_clamp(builder.node) and len(builder.node.inputs) == 2:
         _clamp(builder)
         return
-    bounded = [i for i, each in enumerate(builder.node.inputs) if builder.wants(i) or number(each) is None]
+    bounded = [i for i, each in enumerate(builder.node.inputs) if builder.wants(i) or number_in(each) is None]
     if len(builder.node.inputs) == 2 and len(bounded) == 1 and not is_even(builder.node):
         reached = builder.as_real(builder.op("Equal", builder.input(bounded[0]), y), y)
         builder.send(bounded[0], builder.reduced(builder.op("Mul", gradient, reached), bounded[0]))

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
-from poet_onnx.gradients.forward.patterns import is_op, number, readers
+from poet_onnx.gradients.forward.patterns import is_op, readers
 from poet_onnx.gradients.registry import gradient_of
+from poet_onnx.passes.fused.reading import number_in
 
 _SCALES = ("Mul", "Div", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -53,7 +54,7 @@ def power(builder: GradientBuilder) -> None:
             zero = builder.number(0, base)
             less = builder.op("Where", builder.op("Equal", exponent, zero), zero, less)
         slope = builder.op("Mul", builder.op("Pow", base, less), exponent)
-        if not builder.wants(1) and (number(builder.node.inputs[1]) or 0) < 1 and _is_sum_of_powers(base):
+        if not builder.wants(1) and (number_in(builder.node.inputs[1]) or 0) < 1 and _is_sum_of_powers(base):
             slope = _still_at_zero(builder, slope)
         builder.send(0, builder.reduced(builder.op("Mul", slope, builder.gradient()), 0))
     if builder.wants(1):
