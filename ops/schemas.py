@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx import TypeProto, defs, helper, shape_inference
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import SPECS, OpSpec
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, Schema

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.conv_stored import BACKWARD, PANEL_FILTERS
 from poet_onnx.graph.operators.linear import most_rows, piece_rows

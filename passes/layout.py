@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
+from poet_onnx.description.names import POET_DOMAIN, RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.graph.operators import spec_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
 from poet_onnx.passes.layout import ARENA, NEXT_STEP, TOKEN, LayoutNode

@@ -13,7 +13,8 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.description.energy import COSTS_KEY, DEVICE_KEY
-from poet_onnx.description.metadata import THREADS_KEY, planned_threads
+from poet_onnx.description.metadata import planned_threads
+from poet_onnx.description.names import THREADS_KEY
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract.ranges import find_ranges

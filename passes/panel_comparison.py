@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import PANELS_KEY, POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import PANELS_KEY, POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators.conv_stored import compared_filters
 from poet_onnx.graph.operators.linear import compared_rows
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION, RUNS
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION, RUNS
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract import constant_array, plain_attributes

@@ -34,7 +34,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.sgemm import terms_at_once
 from poet_onnx.graph.operators.windows import strips

@@ -29,15 +29,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import (
-    POET_DOMAIN,
-    POET_VERSION,
-    TRAINING_KEY,
-    Description,
-    Updates,
-    handle_name,
-    slot_name,
-)
+from poet_onnx.description.metadata import Description, Updates
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION, TRAINING_KEY, handle_name, slot_name
 from poet_onnx.description.optimizers import of_rows
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role

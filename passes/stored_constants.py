@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import CODES_SUFFIX, METADATA, OWN_PREFIX, Constant
+from poet_onnx.description.metadata import Constant
+from poet_onnx.description.names import CODES_SUFFIX, METADATA, OWN_PREFIX
 from poet_onnx.files.embedded import Elsewhere
 from poet_onnx.files.hashes import hash_of
 from poet_onnx.files.values import Kind, Values

@@ -16,7 +16,7 @@ from typing import Protocol
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.panels import BACKWARD
 from poet_onnx.passes.conv_stored import ConvLayer
 from poet_onnx.passes.linear_stored import LinearLayer

@@ -8,14 +8,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import (
-    POET_DOMAIN,
-    RECOMPUTED,
-    RUNS,
-    Description,
-    handle_name,
-    slot_name,
-)
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import POET_DOMAIN, RECOMPUTED, RUNS, handle_name, slot_name
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.artifacts import unsaid_roles
 from poet_onnx.graph.extract.roles import say_role

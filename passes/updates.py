@@ -28,16 +28,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.description.groups import members
-from poet_onnx.description.metadata import (
-    POET_DOMAIN,
-    POET_VERSION,
-    TRAINING_KEY,
-    Description,
-    State,
-    Updates,
-    rates_name,
-    slot_name,
-)
+from poet_onnx.description.metadata import Description, State, Updates
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION, TRAINING_KEY, rates_name, slot_name
 from poet_onnx.description.optimizers import of_rows
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Role

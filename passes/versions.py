@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from poet_onnx.description.metadata import RECOMPUTED
+from poet_onnx.description.names import RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Step

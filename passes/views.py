@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.vocabulary import FLOAT_BITS, LOSS, WITH_GRADIENT, vocabulary_rows
 from poet_onnx.passes.fused.reading import is_frozen, number_in

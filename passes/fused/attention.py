@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.attention import ATTEND, BLOCK_ROWS
 from poet_onnx.passes.fused.reading import behind_guard, led_to_by, number_in

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.fused.attention import UseAttention
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation

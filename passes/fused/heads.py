@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.attention import ATTEND
 from poet_onnx.graph.operators.rotary import ROTATE
 from poet_onnx.passes.fused.reading import is_float, made_by, only_reader

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS, low_rank
 from poet_onnx.passes.fused.reading import is_float, is_frozen, number_in, only_reader, other_input
 from poet_onnx.passes.node_builder import initializer, let_stand_for

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.fused.reading import number_in

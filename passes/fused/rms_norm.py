@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators import KNOWN_DOMAINS
 from poet_onnx.graph.operators.normalization import RMS_NORMALIZE
 from poet_onnx.passes.fused.reading import (

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.graph.operators.attention import ATTEND, MASK

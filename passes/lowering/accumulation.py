@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.passes.lowering.builder import DOUBLE, FLOAT, MICROSOFT, LoweringBuilder, Rules, UnsupportedError
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.activations import ACTIVATION_GRADIENT, ACTIVATIONS, SOFTMAX_GRADIENT
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rule, Rules
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules

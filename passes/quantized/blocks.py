@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import CODES_SUFFIX
+from poet_onnx.description.names import CODES_SUFFIX
 from poet_onnx.files.embedded import Elsewhere
 from poet_onnx.passes.node_builder import initializer, tensor_initializer
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import panel_rows
 from poet_onnx.graph.operators.quantized import GATHER, LINEAR

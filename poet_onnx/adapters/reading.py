@@ -16,7 +16,7 @@ from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles, name
 from poet_onnx.adapters.lora import WEIGHT, Array, Lora
 from poet_onnx.adapters.numbers import StoredNumbers, blocks_of, fingerprint
 from poet_onnx.adapters.peft_config import PeftConfig
-from poet_onnx.description.metadata import CODES_SUFFIX
+from poet_onnx.description.names import CODES_SUFFIX
 from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.checkpoint import Checkpoint, open_checkpoint
 from poet_onnx.files.values import kind_of, pieces_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from poet_onnx.costing.process_costs import ProcessCosts, constants_of
 from poet_onnx.costing.store_traffic import most_pages, reads_ahead, stored_bytes
 from poet_onnx.costing.workspace import heap_bytes
-from poet_onnx.description.metadata import SHARED_BYTES
+from poet_onnx.description.names import SHARED_BYTES
 from poet_onnx.graph import Phase, Role, TrainingGraph
 from poet_onnx.graph.operators import attention, low_rank, rotary
 from poet_onnx.graph.operators.activations import GATED_ACTIVATE

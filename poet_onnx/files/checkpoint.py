@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.metadata import METADATA
+from poet_onnx.description.names import METADATA
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.hashes import hash_of, new_hash

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from poet_onnx.description.metadata import METADATA
+from poet_onnx.description.names import METADATA
 from poet_onnx.errors import InputError
 from poet_onnx.files.held_file import HeldFile
 from poet_onnx.files.regular import open_regular

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora
 from poet_onnx.adapters.patterns import pattern_for
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.errors import InputError, quoted
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_shared, find_weights
 from poet_onnx.gradients.parameters import matches

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import BATCH_KEY
+from poet_onnx.description.names import BATCH_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.evidence import RECURRENT
 from poet_onnx.gradients.sample_rules import RULES, Call, MixesError, Samples

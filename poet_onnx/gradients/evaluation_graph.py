@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from poet_onnx.description.metadata import OUTPUTS_KEY, POET_DOMAIN
+from poet_onnx.description.names import OUTPUTS_KEY, POET_DOMAIN
 from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.inference import infer_only

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import OUTPUTS_KEY
+from poet_onnx.description.names import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import FileTensor, embed, replace_tensors
 from poet_onnx.gradients.batch_axis import free_batch

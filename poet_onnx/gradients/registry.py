@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 

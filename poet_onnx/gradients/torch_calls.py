@@ -11,7 +11,7 @@ import re
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import TORCH_CALL
+from poet_onnx.description.names import TORCH_CALL
 
 _TARGET = re.compile(r"call_function\[target=(?:torch\.ops\.)?aten\.(\w+(?:\.\w+)?)\]")
 

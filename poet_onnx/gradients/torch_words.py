@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.gradients.evidence import RECURRENT, WEIGHTS, is_drawn
 from poet_onnx.gradients.module_names import module_of, names_in
 from poet_onnx.gradients.paths import REAL

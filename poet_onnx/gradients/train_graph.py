@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from poet_onnx.adapters.lora import Adapters, Lora
 from poet_onnx.adapters.reading import Besides, as_lora
-from poet_onnx.description.metadata import NETWORK_KEY
+from poet_onnx.description.names import NETWORK_KEY
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 
 PAUSE_ROWS = 192
 """Rows of the matrices whose product takes about as long as a node: the I/O thread has gone to sleep by then."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from poet_onnx.description.metadata import RECOMPUTED
+from poet_onnx.description.names import RECOMPUTED
 from poet_onnx.plan import Action
 from poet_onnx.reporting.layers import ACTIONS, Layer
 from poet_onnx.reporting.picture import StepPicture

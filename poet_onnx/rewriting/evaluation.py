@@ -23,7 +23,8 @@ from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.description.forward import FORWARD_KEY
-from poet_onnx.description.metadata import EVALUATION_KEY, OUTPUTS_KEY, EvaluationDescription, handle_name
+from poet_onnx.description.metadata import EvaluationDescription
+from poet_onnx.description.names import EVALUATION_KEY, OUTPUTS_KEY, handle_name
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.evaluation_graph import is_small

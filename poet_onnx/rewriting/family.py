@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from poet_onnx.description.family import FAMILY_KEY, PlanFamily, budget_name
-from poet_onnx.description.metadata import TRAINING_KEY
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.quantities import Budget, parse_budget
 from poet_onnx.rewriting.request import Request

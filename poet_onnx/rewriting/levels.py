@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from poet_onnx.costing.store_traffic import stored_bytes, trained_bytes
-from poet_onnx.description.metadata import handle_name
+from poet_onnx.description.names import handle_name
 from poet_onnx.graph.operators import StorageWork
 from poet_onnx.graph.operators.stored import whole_blocks
 from poet_onnx.rewriting.baseline import Baseline

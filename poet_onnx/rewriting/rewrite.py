@@ -19,7 +19,8 @@ from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.family import PlanFamily
 from poet_onnx.description.groups import ParameterGroup, missed
-from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY, Description
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import POET_DOMAIN, TRAINING_KEY
 from poet_onnx.errors import InputError, PoetError, quoted
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from poet_onnx.costing.device import HOST, DeviceProfile
-from poet_onnx.description.metadata import Description, Updates, handle_name
+from poet_onnx.description.metadata import Description, Updates
+from poet_onnx.description.names import handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract

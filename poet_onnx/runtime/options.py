@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from poet_onnx.description.metadata import TRAINING_KEY
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import InputError, shown
 from poet_onnx.files.model_file import check_external_data, read_metadata
 from poet_onnx.ops import library_path

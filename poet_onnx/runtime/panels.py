@@ -7,7 +7,7 @@ import binascii
 
 import numpy as np
 
-from poet_onnx.description.metadata import PANELS_KEY
+from poet_onnx.description.names import PANELS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.runtime.computing import computed

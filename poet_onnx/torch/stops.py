@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.torch.functions import around_functions
 from poet_onnx.torch.modes import answered
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import TORCH_CALL
+from poet_onnx.description.names import TORCH_CALL
 from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.torch.modes import answered
 from poet_onnx.torch.stops import DOMAIN

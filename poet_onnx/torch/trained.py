@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.description.groups import ParameterGroup, members, settings_by_group
-from poet_onnx.description.metadata import Description, slot_name
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import slot_name
 from poet_onnx.description.optimizers import KINDS, SGD, Adam, AdamW, AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.training.session import TrainingSession

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from poet_onnx.adapters.lora import ADAPTERS_KEY
 from poet_onnx.adapters.reading import as_lora
 from poet_onnx.description.groups import ParameterGroup
-from poet_onnx.description.metadata import NETWORK_KEY
+from poet_onnx.description.names import NETWORK_KEY
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.gradients.class_weights import ClassWeights

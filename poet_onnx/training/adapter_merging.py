@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import Adapter, Adapters, Floats
-from poet_onnx.description.metadata import CODES_SUFFIX
+from poet_onnx.description.names import CODES_SUFFIX
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NUMBERS
 from poet_onnx.files.protobuf import Chunk, Piece

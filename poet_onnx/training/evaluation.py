@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from poet_onnx.description.forward import FORWARD_KEY
-from poet_onnx.description.metadata import NETWORK_KEY, PANELS_KEY, TRAINING_KEY, EvaluationDescription
+from poet_onnx.description.metadata import EvaluationDescription
+from poet_onnx.description.names import NETWORK_KEY, PANELS_KEY, TRAINING_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import read_metadata
 from poet_onnx.files.regular import identity_of, open_regular

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from poet_onnx.description.forward import TURNED_BYTES, turned_inputs, unpack_forward
-from poet_onnx.description.metadata import OUTPUTS_KEY
+from poet_onnx.description.names import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NAMES
 from poet_onnx.files.model_file import metadata_of, opened, read_metadata

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from poet_onnx.description.metadata import RECOMPUTED
+from poet_onnx.description.names import RECOMPUTED
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
 from poet_onnx.files.element_types import BITS

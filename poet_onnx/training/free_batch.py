@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poet_onnx.description.metadata import BATCH_KEY
+from poet_onnx.description.names import BATCH_KEY
 from poet_onnx.errors import InputError, shown
 from poet_onnx.files.onnx_messages import VALUE
 from poet_onnx.files.protobuf import Field, Piece, number_field, text_field, texts, written

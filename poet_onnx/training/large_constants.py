@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.metadata import SHARED_BYTES
+from poet_onnx.description.names import SHARED_BYTES
 from poet_onnx.files.element_types import NAMES
 from poet_onnx.files.model_file import opened
 from poet_onnx.files.onnx_messages import GRAPH, INITIALIZER, RAW_DATA, file_fields, head_fields, tensor_head

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.groups import ParameterGroup, settings_by_group
-from poet_onnx.description.metadata import RUNS, Description, handle_name, slot_name
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import RUNS, handle_name, slot_name
 from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files.values import copy_value

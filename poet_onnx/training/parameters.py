@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.metadata import OWN_PREFIX
+from poet_onnx.description.names import OWN_PREFIX
 from poet_onnx.errors import InputError
 from poet_onnx.files.checkpoint import open_checkpoint
 from poet_onnx.files.regular import as_path

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.description.family import PlanFamily
-from poet_onnx.description.metadata import TRAINING_KEY
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import files_beside, read_metadata
 from poet_onnx.files.regular import resolved

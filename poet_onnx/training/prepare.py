@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
-from poet_onnx.description.metadata import NETWORK_KEY, TRAINING_KEY, Description, planned_threads
+from poet_onnx.description.metadata import Description, planned_threads
+from poet_onnx.description.names import NETWORK_KEY, TRAINING_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
 from poet_onnx.gradients.inference import check_forward, infer_only

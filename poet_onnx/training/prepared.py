@@ -13,7 +13,8 @@ from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
 from poet_onnx.description.energy import PlannedEnergy
 from poet_onnx.description.groups import ParameterGroup
-from poet_onnx.description.metadata import NETWORK_KEY, PANELS_KEY, Description, Updates, as_batches, planned_threads
+from poet_onnx.description.metadata import Description, Updates, as_batches, planned_threads
+from poet_onnx.description.names import NETWORK_KEY, PANELS_KEY
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError, shown
 from poet_onnx.files import model_file

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.metadata import Description, handle_name, slot_name
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import handle_name, slot_name
 from poet_onnx.description.optimizers import MOST_MISSED, Optimizer
 from poet_onnx.errors import InputError, shown
 from poet_onnx.files.checkpoint import Checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
+from poet_onnx.description.names import POET_DOMAIN, RECOMPUTED
 from poet_onnx.training.forward_graph import ForwardGraph
 
 

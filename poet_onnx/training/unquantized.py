@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from poet_onnx.description.metadata import POET_DOMAIN, handle_name
+from poet_onnx.description.names import POET_DOMAIN, handle_name
 from poet_onnx.files.element_types import NUMBERS
 from poet_onnx.files.onnx_messages import INPUT, VALUE_INFO, tensor_type
 from poet_onnx.files.protobuf import text_field

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from poet_onnx.description.metadata import POET_DOMAIN, handle_name
+from poet_onnx.description.names import POET_DOMAIN, handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NUMBERS
 from poet_onnx.files.onnx_messages import INPUT, tensor_type

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import Description, handle_name
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.files.hashes import hash_of
 from poet_onnx.files.values import Kind

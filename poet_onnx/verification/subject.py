@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import TRAINING_KEY, Description
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract

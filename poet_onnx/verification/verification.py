@@ -17,7 +17,8 @@ import onnx_ir as ir
 from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
 from poet_onnx.description.energy import PlannedEnergy
-from poet_onnx.description.metadata import RECOMPUTED, TRAINING_KEY, Description
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import RECOMPUTED, TRAINING_KEY
 from poet_onnx.energy import open_meter
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.loading import as_model

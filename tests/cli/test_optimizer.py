@@ -11,7 +11,8 @@ import pytest
 from cli_runs import Cli, assert_one_sentence
 
 from poet_onnx import Adam, AdamW, AdamWOrt, TrainingSession
-from poet_onnx.description.metadata import TRAINING_KEY, Description
+from poet_onnx.description.metadata import Description
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.description.optimizers import settings
 from poet_onnx.files.checkpoint import open_checkpoint
 

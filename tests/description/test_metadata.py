@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poet_onnx.description.metadata import FORMAT, TRAINING_KEY, Description, State, Updates
+from poet_onnx.description.metadata import FORMAT, Description, State, Updates
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
 

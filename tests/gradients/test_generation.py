@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import poet_onnx
 from poet_onnx import Lora, TrainGraph
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import FileTensor
 

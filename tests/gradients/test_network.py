@@ -10,7 +10,7 @@ import pytest
 from forward_models import normalized, parse, random
 
 import poet_onnx
-from poet_onnx.description.metadata import NETWORK_KEY
+from poet_onnx.description.names import NETWORK_KEY
 from poet_onnx.gradients.network import network_of
 
 NET = """g (float[n, 3] x) => (float[n, 4] y) {

@@ -10,7 +10,7 @@ import pytest
 
 from poet_onnx.costing.costs import cost_table, estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from operator_cases import CASES, Case, build, constant, feeds, floats, microsoft
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.extract import load_model, plain_attributes
 from poet_onnx.graph.operators import BUFFER, SPECS, OpSpec, spec_of
 from poet_onnx.graph.shapes import infer

@@ -15,7 +15,8 @@ from training_batches import session_of
 
 from poet_onnx import rewrite
 from poet_onnx.costing.process import LINES
-from poet_onnx.description.metadata import Updates, handle_name
+from poet_onnx.description.metadata import Updates
+from poet_onnx.description.names import handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.train_graph import train_graph
 from poet_onnx.graph import Role, TrainingGraph

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan

@@ -10,7 +10,8 @@ import pytest
 from update_graphs import BUFFER, INPUTS, graph
 
 from poet_onnx import SGD, TrainingSession
-from poet_onnx.description.metadata import TRAINING_KEY, Description, Updates
+from poet_onnx.description.metadata import Description, Updates
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.roles import Roles, find_roles

@@ -15,7 +15,7 @@ import poet_onnx
 from poet_onnx import Lora
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
-from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
+from poet_onnx.description.names import POET_DOMAIN, RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node
 from poet_onnx.graph.extract import extract, load_model

@@ -13,7 +13,8 @@ from update_graphs import BUFFER, graph
 import poet_onnx
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
-from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, Updates, slot_name
+from poet_onnx.description.metadata import Description, Updates
+from poet_onnx.description.names import RATES, TRAINING_KEY, slot_name
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.loading import as_model

@@ -16,7 +16,7 @@ from poet_onnx import rewrite
 from poet_onnx.cli.tables import report_lines
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process import ProcessLine, ProcessMemory
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.plan import ALL_PLANS, PlanClass, Prediction
 from poet_onnx.reporting.figures import duration_text
 from poet_onnx.reporting.inspection import inspect

@@ -10,7 +10,7 @@ import pytest
 from elastic_training import STEP, budgets_for, write_elastic_net
 
 import poet_onnx
-from poet_onnx.description.metadata import TRAINING_KEY
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import InfeasibleError, InputError
 
 

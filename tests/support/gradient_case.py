@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 from lowering_runs import run_step
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.gradients.differentiate import differentiate
 
 Array = npt.NDArray[Any]

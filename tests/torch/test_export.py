@@ -20,7 +20,7 @@ from torch_networks.sequences import Decoder
 
 import poet_onnx
 import poet_onnx.torch
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.errors import InputError, PoetWarning
 
 EXPORTERS = ("legacy", "dynamo")

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import poet_onnx
 from poet_onnx import SGD, AdamW, Lora, TrainingSession
-from poet_onnx.description.metadata import handle_name
+from poet_onnx.description.names import handle_name
 from poet_onnx.passes.layout import NEXT_STEP
 from poet_onnx.runtime import count_arena
 

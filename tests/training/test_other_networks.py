@@ -13,7 +13,7 @@ from forward_models import parse, random
 
 import poet_onnx
 from poet_onnx import TrainingSession
-from poet_onnx.description.metadata import NETWORK_KEY
+from poet_onnx.description.names import NETWORK_KEY
 from poet_onnx.errors import InputError, PoetWarning
 
 NET = """g (float[n, 6] x) => (float[n, 5] y) {

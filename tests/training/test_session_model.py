@@ -20,7 +20,7 @@ from ops_models import FLOAT, poet_node
 
 import poet_onnx
 from poet_onnx import TrainingSession
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import SPECS
 from poet_onnx.runtime import session_options

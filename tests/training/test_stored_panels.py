@@ -22,7 +22,7 @@ import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process_costs import ProcessCosts
-from poet_onnx.description.metadata import PANELS_KEY
+from poet_onnx.description.names import PANELS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Tensor
 from poet_onnx.graph.operators import Call, conv_stored

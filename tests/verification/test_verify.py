@@ -16,7 +16,8 @@ from onnx import helper
 from small_models import export_small
 
 import poet_onnx
-from poet_onnx.description.metadata import TRAINING_KEY, Description, State, Updates
+from poet_onnx.description.metadata import Description, State, Updates
+from poet_onnx.description.names import TRAINING_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.plan import Action

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import UNBIASED_KEY
+from poet_onnx.description.names import UNBIASED_KEY
 from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.paths import REAL

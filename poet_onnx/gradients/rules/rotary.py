@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.graph.operators.rotary import ROTATE

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import InputError, listed
 from poet_onnx.files.external_data import replace_tensors
 from poet_onnx.graph.operators import ONNX_DOMAINS

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import bias, both, expect, said, same
 from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_output, transposing
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext

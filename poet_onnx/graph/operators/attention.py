@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count, said
 from poet_onnx.graph.operators.rules import FLOAT
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType

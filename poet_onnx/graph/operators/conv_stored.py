@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count, said
 from poet_onnx.graph.operators.linear import (
     PANELS,

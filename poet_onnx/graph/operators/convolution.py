@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_one_dtype, said
 from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors, together
 from poet_onnx.graph.operators.sgemm import COLUMN_ALIGNMENT, FLOPS_PER_THREAD, MOST_THREADS

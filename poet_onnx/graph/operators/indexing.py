@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import OTHER_SIZE, expect, said
 from poet_onnx.graph.operators.rules import (
     like,

@@ -6,7 +6,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said
 from poet_onnx.graph.operators.rules import like, nothing, per_input, per_output
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
 from poet_onnx.graph.operators.rules import (
     FLOAT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.rules import INT64, like, nothing, of_attributes
 from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Attribute, OpSpec, Schema

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect
 from poet_onnx.graph.operators.rules import nothing, per_input, per_output
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators import linear
 from poet_onnx.graph.operators.fitting import expect, said
 from poet_onnx.graph.operators.linear import PANELS, matrix_of, most_rows, product_type, sizes, widths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, said, same
 from poet_onnx.graph.operators.rules import FLOAT, like, nothing, per_input
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext

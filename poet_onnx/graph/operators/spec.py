@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators.shape_context import Array, Rule, ShapeContext, TensorType
 from poet_onnx.graph.training_graph import Node, Tensor, TrainingGraph

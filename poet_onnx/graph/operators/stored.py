@@ -14,7 +14,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.description.optimizers import MOST_MISSED
 from poet_onnx.graph.operators.fitting import expect_count
 from poet_onnx.graph.operators.rules import movement, nothing, of_attributes, of_each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count, said
 from poet_onnx.graph.operators.linear import NARROW_ROWS, PANELS, matrix_of, most_rows, read_once, sizes
 from poet_onnx.graph.operators.quantized import QUANTIZATION, matrix_fits, panels_read, stored_parts, window_bytes

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import onnx
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes.declared import declared_type, describe

@@ -23,7 +23,8 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import poet_onnx
-from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, Updates, slot_name
+from poet_onnx.description.metadata import Description, Updates
+from poet_onnx.description.names import RATES, TRAINING_KEY, slot_name
 from poet_onnx.description.optimizers import AdamW
 from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.passes.roles import Roles, find_roles

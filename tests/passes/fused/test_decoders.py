@@ -22,7 +22,7 @@ from torch_networks.hugging_face import Scores
 
 import poet_onnx
 from poet_onnx import Lora
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

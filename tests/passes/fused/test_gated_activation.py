@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from forward_models import random
 
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.operators.activations import ACTIVATIONS, GATED_ACTIVATE
 from poet_onnx.passes.fused.gated_activation import UseGatedActivation
 from poet_onnx.passes.normalize import WriteShapes

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from forward_models import parse
 
-from poet_onnx.description.metadata import STOPS_GRADIENT
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.passes.fused.fuse import fuse_layers
 from poet_onnx.passes.fused.plain import DropCopies, FoldNumbers
 from poet_onnx.passes.normalize import WriteShapes

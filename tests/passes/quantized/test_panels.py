@@ -10,7 +10,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper
 from quantized_models import Weight, model_of
 
-from poet_onnx.description.metadata import PANELS_KEY
+from poet_onnx.description.names import PANELS_KEY
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.normalize import Normalization, WriteShapes
 from poet_onnx.passes.panel_comparison import ACROSS, ALONG, Comparison
