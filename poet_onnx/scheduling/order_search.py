@@ -232,7 +232,7 @@ def order_for(
     order = tuple(baseline or memory_aware_order(problem))
     liveness = Liveness(problem)
     ordered = liveness.in_order(order)
-    plan = base = quick_plan(ordered, limits)
+    plan = base = quick_plan(ordered, limits, end=begin + seconds)
     if base is not None:
         found(base.steps)
     largest = build_instance(problem, liveness.names).largest_node_bytes
@@ -244,7 +244,7 @@ def order_for(
     for profile in others[:CHOSEN]:
         if time.thread_time() > begin + seconds:
             break
-        quick = quick_plan(profile, limits)
+        quick = quick_plan(profile, limits, end=begin + seconds)
         if quick is not None and (plan is None or quick.rank(limits) < plan.rank(limits)):
             best, plan = profile, quick
     if best is ordered or plan is None:

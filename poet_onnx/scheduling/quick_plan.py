@@ -6,6 +6,8 @@ and by segments with parts.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,11 +42,19 @@ _WAYS: tuple[_Way, ...] = (
 )
 
 
-def quick_plan(profile: Profile, limits: Limits) -> SimulatedPlan | None:
-    """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
+def quick_plan(profile: Profile, limits: Limits, *, end: float = math.inf) -> SimulatedPlan | None:
+    """Return the best plan of an order that was found quickly, in time if there is such a one, or None.
+
+    From `end` on, a time of `time.thread_time`, no other way is tried where one has led to a plan: with thousands of
+    nodes each takes seconds.
+    """
     less = limits.within(int(SECOND_TRY_SHARE * limits.transient_bytes))
-    plans = [_corrected(profile, limits, way) or _corrected(profile, less, way) for way in _WAYS]
-    found = [plan for plan in plans if plan is not None]
+    found: list[SimulatedPlan] = []
+    for way in _WAYS:
+        plan = _corrected(profile, limits, way) or _corrected(profile, less, way)
+        found += [] if plan is None else [plan]
+        if found and time.thread_time() > end:
+            break
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 
 

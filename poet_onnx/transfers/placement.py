@@ -30,7 +30,7 @@ from poet_onnx.simulate.versions import TOKEN_BYTES
 from poet_onnx.transfers.timeline import Timeline, Transfer
 
 MOST_HALF_VISITS = 2_000_000
-"""Halves of transfers that one search may look at over all its trials: about a second, the same on any machine."""
+"""Halves of transfers that one search may look at over all its trials: some seconds, and the same on any machine."""
 
 _TICKS = 1e9
 """Times that differ by less than this part of the computations' time are the same."""
@@ -57,6 +57,8 @@ def overlap(problem: ScheduleProblem, limits: Limits, steps: Sequence[Step]) -> 
         cost = placement.improve(outs_first=outs_first, last_in_first=last_in_first)
         if best is None or cost < best[0]:
             best = cost, tuple(placement.steps())
+        if placement.is_spent():
+            break  # a search that was cut short is not begun again from elsewhere
     return best[1] if best else tuple(steps)
 
 
@@ -225,20 +227,21 @@ class _Placement:
         moves = outs + ins if outs_first else ins + outs
         best, before = self._cost(), None
         self._timeline.keep()
-        while best != before and not self._is_spent():
+        while best != before and not self.is_spent():
             before = best
             for transfer, half in moves:
                 for direction in (1, -1):
                     best = self._move_far(transfer, half, direction, best)
         return best
 
-    def _is_spent(self) -> bool:
+    def is_spent(self) -> bool:
+        """Return whether the search has looked at as many halves as it may."""
         return self._timeline.visited >= MOST_HALF_VISITS
 
     def _move_far(self, transfer: Transfer, half: str, direction: int, best: _Cost) -> _Cost:
         """Move a half in one direction, by strides that double while they help and halve when they do not."""
         stride = self._first_stride(transfer, half, direction)
-        while stride and not self._is_spent():
+        while stride and not self.is_spent():
             here = int(getattr(transfer, half))
             low, high = transfer.limits(half)
             there = min(max(here + direction * stride, low), high)
