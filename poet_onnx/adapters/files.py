@@ -22,6 +22,7 @@ from poet_onnx.adapters.patterns import is_saved_by
 from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.files.checkpoint import write_checkpoint
+from poet_onnx.files.folders import make_folder
 from poet_onnx.files.values import Values, copy_value, kind_of
 
 Array = npt.NDArray[np.generic]
@@ -156,10 +157,7 @@ class AdapterFiles:
                     f"PEFT takes the ends of names, and so would save '{name}', which has an adapter, for what was"
                     " trained besides: name one of both otherwise in the module."
                 )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
+        make_folder(folder)
         with Written() as written:
             write_text(folder / CONFIG, json.dumps(self._config(), indent=2) + "\n", written=written)
             write_checkpoint(folder / TENSORS, _read_later(tensors, folder), {}, written=written)

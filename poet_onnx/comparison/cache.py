@@ -10,8 +10,8 @@ from pathlib import Path
 import pydantic
 
 from poet_onnx.comparison.cell import Cell, CellResult, Outcome
-from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
+from poet_onnx.files.folders import make_folder
 from poet_onnx.files.regular import read_regular
 
 _PASSING = ("failed", "interrupted")
@@ -64,10 +64,7 @@ class Cache:
         path = self._path(cell)
         if path is None or outcome.status in _PASSING:
             return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"The folder {path.parent} cannot be made: {error.strerror}.") from error
+        make_folder(path.parent)
         kept = _Kept(cell=cell, outcome=outcome, digest=_digest(cell, outcome))
         write_text(path, kept.model_dump_json(indent=1) + "\n")
 

@@ -15,8 +15,8 @@ from poet_onnx.comparison.running import fill, opened
 from poet_onnx.comparison.steps import Model, prepared_steps
 from poet_onnx.comparison.sweep import Sweep
 from poet_onnx.comparison.table import csv_text, markdown_text
-from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
+from poet_onnx.files.folders import make_folder
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 
@@ -47,7 +47,7 @@ class Comparison:
             InputError: if they cannot be written.
         """
         target = Path(folder)
-        _make(target)
+        make_folder(target)
         table, text = target / "compare.csv", target / "compare.md"
         write_text(table, csv_text(self.results))
         write_text(text, markdown_text(self.results, command))
@@ -80,14 +80,7 @@ def compare(model_or_path: Model, options: CompareOptions) -> Comparison:
         steps = prepared_steps(model_or_path, options, sweep.devices, limits, part_bytes=sweep.part_bytes)
         jobs = list(sweep.jobs(steps))
         if output is not None:
-            _make(Path(output))
+            make_folder(Path(output))
             cells = Path(output) / CELLS
         results, is_whole = fill(jobs, workers, Cache(cells, warn_user), options.progress)
     return Comparison(tuple(results), is_whole)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"The folder {folder} cannot be made: {error.strerror}.") from error

@@ -19,6 +19,7 @@ from poet_onnx.description.names import NETWORK_KEY
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
+from poet_onnx.files.folders import make_folder
 from poet_onnx.files.model_file import files_beside
 from poet_onnx.files.saving import save_model
 from poet_onnx.files.sources import check_apart, files_read
@@ -127,10 +128,7 @@ class TrainGraph:
         """
         target = Path(folder)
         check_apart([target / name for name in (EVALUATION, VALUES, TRAINING)], self.sources)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"The folder {target} cannot be made: {error.strerror or error}.") from error
+        make_folder(target)
         with Written() as written:
             save_model(self.evaluation, target / EVALUATION, replace=replace, written=written)
             write_checkpoint(target / VALUES, self.values, {}, replace=replace, written=written)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.folders import make_folder
 from poet_onnx.files.tensor_file import flat
 from poet_onnx.files.values import Kind, Values
 from poet_onnx.runtime.library import operator_library
@@ -271,10 +272,7 @@ def make_store(
         InputError: if there is one already, it is in use, the disk has no room for it, or it cannot be written.
     """
     path = Path(directory)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"The directory {path} of the store cannot be made: {error.strerror or error}.") from error
+    make_folder(path, "directory of the store")
     listed = [[name, stored.kind.dtype, list(stored.kind.shape), stored.code] for name, stored in tensors.items()]
     text = _to_text({"about": dict(about), "tensors": listed})
     count = len(tensors)
