@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.extract.known import (
+    Dims,
+    constant_of,
+    dims_of,
+    integer_of,
+    integers_of,
+    is_given,
+    rank_of,
+    size_of,
+)
 from poet_onnx.graph.extract.lines import AS_IT_IS, Line
 from poet_onnx.graph.input_ranges import END, Part
 from poet_onnx.graph.operators import KNOWN_DOMAINS
@@ -30,8 +39,6 @@ MOVES = frozenset(
 JOINS = frozenset(("Concat", "ConcatTraining"))
 """Operators that put the numbers of all of their inputs side by side."""
 
-_SAME_NUMBERS = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"))
-
 _MOST_STEPS = 4096
 """So many parts are followed for a value; a strange graph could have one for each subset of its nodes."""
 
@@ -42,8 +49,6 @@ Found = tuple[ir.Value, Part, Line]
 Positions = dict[int, range]
 """What a part has of the axes of which it has not everything."""
 Step = Iterable[tuple[ir.Value, Positions]]
-Dims = tuple[int | str | None, ...]
-"""Sizes, and the names of such as may be any."""
 
 
 def parts_of_inputs(value: ir.Value) -> list[Found]:
@@ -94,7 +99,7 @@ def _written(value: ir.Value, positions: dict[int, range]) -> Part | None:
             return None
         if len(ascending) == 1:
             ascending = range(ascending[0], ascending[0] + 1)
-        if ascending != range(_size(value, axis) or END):
+        if ascending != range(size_of(value, axis) or END):
             part.append((axis, ascending))
     return tuple(part)
 
@@ -116,18 +121,18 @@ def _renamed(node: ir.Node, part: Positions, axes: dict[int, int] | None) -> Ste
 
 
 def _transposed(node: ir.Node, output: ir.Value, part: Positions) -> Step:
-    given, rank = _integers(node, "perm", len(node.inputs)), _rank(output)
+    given, rank = integers_of(node, "perm", len(node.inputs)), rank_of(output)
     order = given if given is not None or rank is None else range(rank)[::-1]
     return _renamed(node, part, None if order is None else dict(enumerate(order)))
 
 
 def _squeezed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
-    source, gone = node.inputs[0], _integers(node, "axes", 1)
-    rank = _rank(source)
+    source, gone = node.inputs[0], integers_of(node, "axes", 1)
+    rank = rank_of(source)
     if rank is None:
         return []
     if gone is None and len(node.inputs) < 2:
-        gone = [axis for axis in range(rank) if source is not None and _size(source, axis) == 1]
+        gone = [axis for axis in range(rank) if source is not None and size_of(source, axis) == 1]
     if gone is None:
         return []
     kept = [axis for axis in range(rank) if axis not in gone and axis - rank not in gone]
@@ -135,7 +140,7 @@ def _squeezed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
 
 
 def _unsqueezed(node: ir.Node, output: ir.Value, part: Positions) -> Step:
-    rank, new = _rank(output), _integers(node, "axes", 1)
+    rank, new = rank_of(output), integers_of(node, "axes", 1)
     if rank is None or new is None:
         return []
     old = [axis for axis in range(rank) if axis not in new and axis - rank not in new]
@@ -145,7 +150,7 @@ def _unsqueezed(node: ir.Node, output: ir.Value, part: Positions) -> Step:
 
 def _reshaped(node: ir.Node, output: ir.Value, part: Positions) -> Step:
     """Follow the axes before and behind those that are put together or apart."""
-    before, after = _dims(node.inputs[0]), _dims(output)
+    before, after = dims_of(node.inputs[0]), dims_of(output)
     if before is None or after is None:
         return []
     old, new = ([axis for axis, size in enumerate(dims) if size != 1] for dims in (before, after))
@@ -164,7 +169,7 @@ def _equal(one: Sequence[object], other: Sequence[object]) -> int:
 
 def _repeated(node: ir.Node, output: ir.Value, part: Positions) -> Step:
     """Follow the axes that are not repeated."""
-    before, after = _dims(node.inputs[0]), _dims(output)
+    before, after = dims_of(node.inputs[0]), dims_of(output)
     if before is None or after is None:
         return []
     more = len(after) - len(before)
@@ -179,7 +184,7 @@ def _repeated(node: ir.Node, output: ir.Value, part: Positions) -> Step:
 
 
 def _padded(node: ir.Node, _: ir.Value, part: Positions) -> Step:
-    pads = _integers(node, "pads", 1)
+    pads = integers_of(node, "pads", 1)
     return _first(node, part) if not part and pads is not None and min(pads, default=0) >= 0 else []
 
 
@@ -188,18 +193,18 @@ def _reversed(node: ir.Node, _: ir.Value, part: Positions) -> Step:
 
 
 def _sliced(node: ir.Node, output: ir.Value, part: Positions) -> Step:
-    source, rank = node.inputs[0], _rank(node.inputs[0], output)
-    starts, ends = _integers(node, "starts", 1), _integers(node, "ends", 2)
+    source, rank = node.inputs[0], rank_of(node.inputs[0], output)
+    starts, ends = integers_of(node, "starts", 1), integers_of(node, "ends", 2)
     if source is None or not rank or starts is None or ends is None:
         return []
-    axes, steps = _integers(node, "axes", 3), _integers(node, "steps", 4)
-    if (axes is None and _is_given(node, "axes", 3)) or (steps is None and _is_given(node, "steps", 4)):
+    axes, steps = integers_of(node, "axes", 3), integers_of(node, "steps", 4)
+    if (axes is None and is_given(node, "axes", 3)) or (steps is None and is_given(node, "steps", 4)):
         return []
     taken = dict(part)
     every = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=False)
     for axis, start, end, step in every:
         place = axis % rank
-        row = _row(_size(source, place), start, end, step)
+        row = _row(size_of(source, place), start, end, step)
         if row is None:
             return []
         taken[place] = _of(row, taken.get(place))
@@ -219,12 +224,12 @@ def _of(row: range, positions: range | None) -> range:
 
 
 def _split(node: ir.Node, output: ir.Value, part: Positions) -> Step:
-    rank = _rank(node.inputs[0], output)
+    rank = rank_of(node.inputs[0], output)
     if not rank:
         return []
     axis = integer_of(node, "axis") % rank
-    sizes = [_size(each, axis) for each in node.outputs[: output.index() or 0]]
-    own = _size(output, axis)
+    sizes = [size_of(each, axis) for each in node.outputs[: output.index() or 0]]
+    own = size_of(output, axis)
     if own is None or not all(size is not None for size in sizes):
         return []
     begin = sum(size for size in sizes if size is not None)
@@ -233,12 +238,12 @@ def _split(node: ir.Node, output: ir.Value, part: Positions) -> Step:
 
 def _gathered(node: ir.Node, _: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions]]:
     """Follow constant indices: each row of positions that they name is a part."""
-    source, indices = node.inputs[0], _constant(node.inputs[1] if len(node.inputs) > 1 else None)
-    rank = _rank(source)
+    source, indices = node.inputs[0], constant_of(node.inputs[1] if len(node.inputs) > 1 else None)
+    rank = rank_of(source)
     if source is None or indices is None or not rank:
         return
     axis = integer_of(node, "axis") % rank
-    last, size = axis + indices.ndim, _size(source, axis)
+    last, size = axis + indices.ndim, size_of(source, axis)
     chosen = indices[tuple(_slice(part.get(place)) for place in range(axis, last))]
     if size is None and chosen.size and chosen.min() < 0:
         return
@@ -266,11 +271,11 @@ def _slice(row: range | None) -> slice:
 
 
 def _joined(node: ir.Node, output: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions]]:
-    rank = _rank(output, *node.inputs)
+    rank = rank_of(output, *node.inputs)
     axis = integer_of(node, "axis") % rank if rank else 0
     begin: int | None = 0
     for source in node.inputs:
-        size = None if source is None else _size(source, axis)
+        size = None if source is None else size_of(source, axis)
         if source is not None and axis not in part:
             yield source, part
         elif source is not None and begin is not None and size is not None:
@@ -287,7 +292,7 @@ def _within(row: range, begin: int, end: int) -> range:
 
 def _computed(node: ir.Node, output: ir.Value, part: Positions) -> Iterator[tuple[ir.Value, Positions, Line]]:
     """Follow the operand of integers that stands beside a constant."""
-    constants = [_constant(each) for each in node.inputs]
+    constants = [constant_of(each) for each in node.inputs]
     known = [place for place, each in enumerate(constants) if each is not None]
     if len(node.inputs) != len(known) + 1:
         return
@@ -295,7 +300,7 @@ def _computed(node: ir.Node, output: ir.Value, part: Positions) -> Iterator[tupl
     source, numbers = node.inputs[place], constants[known[0]] if known else np.zeros((), np.int64)
     if source is None or numbers is None or not {source.dtype, output.dtype} & _SIGNED:
         return
-    for positions, number in _beside(numbers, _dims(source), _dims(output), part):
+    for positions, number in _beside(numbers, dims_of(source), dims_of(output), part):
         line = _LINES[node.op_type](number, place)
         if line.is_usable:
             yield source, positions, line
@@ -348,56 +353,3 @@ _RULES: dict[str, Callable[[ir.Node, ir.Value, Positions], Step]] = {
 
 _KEEPING_ALL = _RULES.keys() - {"Split", "SplitTraining", *JOINS, "Slice", "Gather", "Pad"}
 """Operators whose output as a whole is of the first input as a whole."""
-
-
-def integer_of(node: ir.Node, name: str) -> int:
-    """Return an attribute that is 0 where it is left out."""
-    value = plain_attributes(node).get(name, 0)
-    return value if isinstance(value, int) else 0
-
-
-def _dims(value: ir.Value | None) -> Dims | None:
-    """Return sizes, or the names of such as may be any."""
-    if value is None or value.shape is None:
-        return None
-    return tuple(each if isinstance(each, int) else each.value for each in value.shape)
-
-
-def _rank(*values: ir.Value | None) -> int | None:
-    """Return how many axes the first value has whose shape is known."""
-    return next((len(dims) for each in values if (dims := _dims(each)) is not None), None)
-
-
-def _size(value: ir.Value, axis: int) -> int | None:
-    dims = _dims(value) or ()
-    size = dims[axis] if axis < len(dims) else None
-    return size if isinstance(size, int) else None
-
-
-def _is_given(node: ir.Node, name: str, place: int) -> bool:
-    return name in node.attributes or (place < len(node.inputs) and node.inputs[place] is not None)
-
-
-def _integers(node: ir.Node, name: str, place: int) -> list[int] | None:
-    """Return the integers of an attribute, or of the constant input that newer opsets have instead."""
-    given = plain_attributes(node).get(name)
-    if given is not None:
-        several = given if isinstance(given, (list, tuple)) else ()
-        return [each for each in several if isinstance(each, int)] if several else None
-    numbers = _constant(node.inputs[place] if place < len(node.inputs) else None)
-    return None if numbers is None else [int(each) for each in numbers.flat]
-
-
-def _constant(value: ir.Value | None) -> npt.NDArray[np.integer] | None:
-    """Return the integers that a constant holds, converted or in another shape, as exporters write them."""
-    source = value
-    while source is not None and (node := source.producer()) is not None and node.op_type in _SAME_NUMBERS:
-        source = node.inputs[0] if node.inputs else None
-    tensor = None if source is None or source.is_graph_input() else ir.convenience.get_const_tensor(source)
-    if tensor is None or not tensor.dtype.is_integer() or tensor.size > _MOST_STEPS:
-        return None
-    numbers = tensor.numpy().astype(np.int64)
-    shape = numbers.shape if source is value else _dims(value)
-    if shape is None or not all(isinstance(size, int) for size in shape):
-        return None
-    return numbers.reshape([int(size) for size in shape if size is not None])

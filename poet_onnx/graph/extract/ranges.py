@@ -25,8 +25,9 @@ from functools import partial
 
 import onnx_ir as ir
 
+from poet_onnx.graph.extract.known import integer_of
 from poet_onnx.graph.extract.lines import AS_IT_IS
-from poet_onnx.graph.extract.parts import JOINS, MOVES, integer_of, parts_of_inputs
+from poet_onnx.graph.extract.parts import JOINS, MOVES, parts_of_inputs
 from poet_onnx.graph.input_ranges import Range, Ranges
 from poet_onnx.graph.operators import KNOWN_DOMAINS, vocabulary
 
