@@ -20,7 +20,8 @@ from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
 from poet_onnx.gradients.tensorflow_files import WRITER, warn_of_losses
-from poet_onnx.gradients.torch_words import Lost, TorchWords, is_folded, is_of_torch, read_words
+from poet_onnx.gradients.torch_parting import Lost, Parting
+from poet_onnx.gradients.torch_words import TorchWords, folded_from, is_of_torch, read_words
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
@@ -104,9 +105,11 @@ def find_parameters(
         InputError: a pattern has no match.
     """
     graph = model.graph
-    words = read_words(model)
+    words, absent = read_words(model), list[Lost]()
     if words is not None:
-        _warn_of_parted(words.part(), warn)
+        parting = Parting(words)
+        _warn_of_parted(parting.part(), warn)
+        absent = parting.lost
     else:
         part_merged(model, warn)
         _warn_of_merged(graph, warn)
@@ -121,7 +124,7 @@ def find_parameters(
         for value in graph.initializers.values()
         if value.dtype in REAL and value.uses() and value not in statistics and value.name
     }
-    lost = {each.name: each for each in (words.lost if words is not None else ())}
+    lost = {each.name: each for each in absent}
     judge = cache(partial(_judge, words=words, of_torch=is_of_torch(model)))  # it reads all numbers of a tensor
     unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
     called = dict(_with_modules(graph, unnamed)) if unnamed else {}
@@ -299,13 +302,13 @@ def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str
     originals: dict[tuple[int, ...], list[ir.Value]] = {}
     for value in graph.initializers.values():
         tensor = value.const_value
-        named = not (value.name or "").startswith(ANONYMOUS) and not is_folded(value)
+        named = not (value.name or "").startswith(ANONYMOUS) and not folded_from(value)
         if tensor is not None and len(tensor.shape) == 2 and tensor.dtype in REAL and named:
             originals.setdefault(tuple(tensor.shape.numpy()), []).append(value)
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         name = value.name or ""
-        copied = (name.startswith(ANONYMOUS) or is_folded(value)) and name not in own
+        copied = (name.startswith(ANONYMOUS) or folded_from(value)) and name not in own
         if tensor is None or len(tensor.shape) != 2 or not copied or tensor.dtype not in REAL:
             continue
         array = np.asarray(tensor.numpy())
