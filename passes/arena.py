@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.addresses.region import Address, Region, StepAddresses
 from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.passes.layout import ARENA
+from poet_onnx.passes.layout_nodes import ARENA
 
 
 class InsertArena(InPlacePass):

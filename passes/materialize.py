@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.names import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
-from poet_onnx.passes.layout import ARENA, NEXT_STEP, TOKEN, LayoutNode
+from poet_onnx.passes.layout_nodes import ARENA, NEXT_STEP, TOKEN, LayoutNode
 from poet_onnx.passes.paging import transfer_attributes
 
 

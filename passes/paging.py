@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.layout import LayoutNode
+from poet_onnx.passes.layout_nodes import LayoutNode
 from poet_onnx.plan import Action, Step
 
 BLOCK_BYTES = 4096

@@ -13,7 +13,7 @@ from poet_onnx.description.names import POET_DOMAIN, RECOMPUTED, RUNS, handle_na
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.artifacts import unsaid_roles
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.passes.layout import ARENA, MARK, NEXT_STEP
+from poet_onnx.passes.layout_nodes import ARENA, MARK, NEXT_STEP
 
 _COPY = re.compile(rf"(.+){RECOMPUTED}[0-9]+", re.DOTALL)
 _VIEW = re.compile(r"(.+)/view_[0-9]+", re.DOTALL)

@@ -34,7 +34,8 @@ from poet_onnx.graph.extract import extract
 from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.forward_beside import Beside, live_nodes, packed_forward
-from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
+from poet_onnx.passes.layout import nodes_of_plan
+from poet_onnx.passes.layout_nodes import LayoutNode
 from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges

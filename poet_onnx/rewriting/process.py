@@ -14,7 +14,8 @@ from poet_onnx.costing.process_costs import ProcessCosts
 from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.layout import LayoutNode, loaded_nodes, nodes_of_plan
+from poet_onnx.passes.layout import nodes_of_plan
+from poet_onnx.passes.layout_nodes import LayoutNode, loaded_nodes
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions

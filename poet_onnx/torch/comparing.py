@@ -35,9 +35,6 @@ _FAR, _SCALED = 0.02, 0.75
 _ADAPTED = 0.25
 """How large a factor of an adapter is at another point that begins with zeros, beside what is usual of parameters."""
 
-_UPDATE, _LAST_BITS = 1e-4, 2.0**-22
-"""A change may be off by these shares of the update, and of the parameter, which is rounded."""
-
 
 class Comparison:
     """A module beside a training graph of it."""
@@ -327,28 +324,8 @@ class Comparison:
             self.found.problems.setdefault(name, f"The buffer {judgement.named(name)} is {judgement} after a step.")
 
     def _compare_updates(self, updates: TorchUpdates, ours: TrainedStep) -> None:
-        if ours.after is None:
-            return
-        known = [name for name in ours.gradients if name in updates.names]
-        theirs = updates.step(
-            {name: ours.before[name].astype(np.float64) for name in known},
-            {name: ours.gradients[name] for name in known},
-        )
-        for name in known:
-            before, after = ours.before[name].astype(np.float64), ours.after[name].astype(np.float64)
-            moved = theirs[name] - before
-            allowed = _UPDATE * np.abs(moved) + _LAST_BITS * np.maximum(np.abs(before), np.abs(after))
-            finite = np.isfinite(moved)
-            allowed += _LAST_BITS * float(np.abs(moved[finite]).max(initial=0.0))  # a gradient and its decay may cancel
-            off = np.where(np.isnan(after) & ~finite, 0.0, np.abs(after - theirs[name]) - allowed)
-            if off.size and not float(off.max()) <= 0.0:
-                place = np.unravel_index(int(off.argmax()), off.shape)
-                at = f"{name}{[int(index) for index in place] if place else ''}"
-                self.found.problems.setdefault(
-                    "update",
-                    f"The optimizer moves '{at}' by {float((after - before)[place]):.6g} in the training graph and by"
-                    f" {float(moved[place]):.6g} in torch, for the same gradient.",
-                )
+        if ours.after is not None and (problem := updates.first_problem(ours.before, ours.after, ours.gradients)):
+            self.found.problems.setdefault("update", problem)
 
     def _conclude(self, judged: Mapping[str, Sequence[Judgement]]) -> None:
         kinked = []

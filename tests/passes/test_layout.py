@@ -9,7 +9,8 @@ import pytest
 from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
-from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
+from poet_onnx.passes.layout import nodes_of_plan
+from poet_onnx.passes.layout_nodes import LayoutNode
 from poet_onnx.plan import Action, Step
 
 VIEWS = ("Identity", "Reshape")

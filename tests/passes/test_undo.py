@@ -19,7 +19,8 @@ from poet_onnx.description.names import POET_DOMAIN, RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node
 from poet_onnx.graph.extract import extract, load_model
-from poet_onnx.passes.layout import NEXT_STEP, nodes_of_plan
+from poet_onnx.passes.layout import nodes_of_plan
+from poet_onnx.passes.layout_nodes import NEXT_STEP
 from poet_onnx.passes.materialize import MaterializePlan, check_materialized
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.undo import UndoPlan

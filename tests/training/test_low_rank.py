@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 import poet_onnx
 from poet_onnx import SGD, AdamW, Lora, TrainingSession
 from poet_onnx.description.names import handle_name
-from poet_onnx.passes.layout import NEXT_STEP
+from poet_onnx.passes.layout_nodes import NEXT_STEP
 from poet_onnx.runtime import count_arena
 
 WIDTH, RANK, WORDS, SHAPE = 512, 8, 40, (2, 6)
