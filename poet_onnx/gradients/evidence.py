@@ -96,8 +96,9 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, shape)]
     if computed and math.prod(shape) <= 1 and {*places} <= {"Add", "Mul"}:
         return PARAMETER if shape and any(_is_only_bias(node, index) for node, index in value.uses()) else CONSTANT
-    if _NAMED.match(name) or not {*places} <= {"Add", "Mul"}:
-        return PARAMETER  # whatever its numbers are: large models have many
+    if _NAMED.match(name) or not {*places} <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
+        is_doubtful = of_torch and {*places} <= {"Add"} and _may_be_buffer(name, tensor)
+        return DOUBTFUL if is_doubtful else PARAMETER
     is_plain = not computed and not of_torch and _is_plain(value)
     return _by_numbers(np.asarray(tensor.numpy()), is_placed=bool(places), is_plain=is_plain, computed=computed)
 
@@ -117,6 +118,14 @@ def _by_numbers(array: Array, *, is_placed: bool, is_plain: bool, computed: bool
     if is_mask or (computed and is_filled):
         return CONSTANT
     return PARAMETER if is_plain and not is_filled else DOUBTFUL
+
+
+def _may_be_buffer(name: str, tensor: ir.TensorProtocol) -> bool:
+    """Return whether a tensor with a weight's name may as well be a buffer of zeros, as Bart's `final_logits_bias`.
+
+    Layers of torch have biases of one dimension, and modules that write a parameter in more call it `bias`.
+    """
+    return len(tensor.shape) > 1 and name.endswith("_bias") and not np.asarray(tensor.numpy()).any()
 
 
 def is_drawn(value: ir.Value) -> bool:

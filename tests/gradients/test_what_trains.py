@@ -425,6 +425,25 @@ def test_what_is_in_doubt_is_listed_in_one_line() -> None:
         poet_onnx.train_graph(model, loss="mse")
 
 
+def test_a_buffer_of_zeros_with_the_name_of_a_bias_is_in_doubt(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        """A linear layer, a bias in the layout of the scores, and a buffer as Bart's `final_logits_bias`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.bias = nn.Linear(6, 3, bias=False), nn.Parameter(torch.zeros(1, 3))
+            self.register_buffer("scores_bias", torch.zeros(1, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return scores."""
+            return self.head(torch.tanh(self.head(x) + self.bias) @ self.head.weight) + self.scores_bias
+
+    forward = written(Net(), torch.randn(4, 6), tmp_path / "forward.onnx", fold=False)
+    with pytest.raises(InputError, match=r"doubt are 'scores_bias' \(1x3, may be a parameter or a constant"):
+        poet_onnx.train_graph(forward)
+    assert set(poet_onnx.train_graph(forward, freeze="scores_bias").values) == {"head.weight", "bias"}
+
+
 def test_a_row_for_padding_is_told() -> None:
     words, x = nn.Embedding(6, 3, padding_idx=1), torch.tensor([[0, 1], [2, 1]])
     model = exported(words, x, optimize=True)
