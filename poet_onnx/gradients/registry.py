@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.gradients.builder import GradientBuilder
+from poet_onnx.gradients.torch_calls import is_detach
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 
 Rule: TypeAlias = Callable[[GradientBuilder], None]
@@ -69,7 +70,7 @@ def without_gradient(*op_types: str, unknown: tuple[int, ...] = ()) -> None:
 
 def gradient(node: ir.Node) -> Gradient | None:
     """Return how a node is differentiated, or None if nobody has said."""
-    if STOPS_GRADIENT in node.metadata_props:
+    if STOPS_GRADIENT in node.metadata_props or is_detach(node):
         return Gradient(None)
     domain = "" if node.domain in ONNX_DOMAINS else node.domain
     found = _GRADIENTS.get((domain, node.op_type))

@@ -41,6 +41,11 @@ def is_of_first(node: ir.Node) -> bool:
     return _called(node) in _FIRST
 
 
+def is_detach(node: ir.Node) -> bool:
+    """Return whether nothing that a node makes has a gradient; the exporter's optimizer drops such nodes."""
+    return _called(node) == "detach.default"
+
+
 def _called(node: ir.Node) -> str:
     """Return the operator of torch and its overload; an empty string where no exporter says so."""
     own = node.metadata_props.get(TORCH_CALL)

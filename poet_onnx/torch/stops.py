@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from poet_onnx.description.names import STOPS_GRADIENT
+from poet_onnx.gradients.torch_arguments import CALL
+from poet_onnx.gradients.torch_calls import is_detach
 from poet_onnx.torch.functions import around_functions
 from poet_onnx.torch.modes import answered
 
@@ -126,9 +128,15 @@ def dynamo_table() -> dict[Any, Any]:
 
 
 def mark_stops(model: ir.Model) -> None:
-    """Make the operator's nodes an Identity through which no gradient flows; changes the model."""
+    """Make the operator's nodes an Identity through which no gradient flows; changes the model.
+
+    Nodes of `detach` go by no call any more: those that cut gradients off have such an operator behind them, and others
+    are inside of an `autograd.Function`.
+    """
     for node in model.graph:
-        origin = node.metadata_props.get("pkg.torch.onnx.fx_node", "")
+        if is_detach(node):
+            del node.metadata_props[CALL]
+        origin = node.metadata_props.get(CALL, "")
         if node.domain == DOMAIN:
             node.domain, node.op_type = "", "Identity"
         elif f"target=torch.ops.{DOMAIN}.{OPERATOR}." not in origin:

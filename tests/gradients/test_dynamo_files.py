@@ -270,6 +270,11 @@ def test_what_the_exporter_leaves_out_of_a_call_is_told(what: str) -> None:
         poet_onnx.train_graph(exported(Losing(LEFT_OUT[what])), loss="mse")
 
 
+def test_a_detach_that_a_file_has_stops_gradients() -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(Losing(lambda y, z: torch.sin(y) * y.detach() + z.square()), optimize=False)
+
+
 WITHOUT: dict[str, nn.Module] = {
     "the running statistics of instance_norm": nn.InstanceNorm1d(3, track_running_stats=True),
     "the divisor_override of avg_pool": nn.AvgPool2d((1, 2), divisor_override=3),

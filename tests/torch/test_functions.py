@@ -55,6 +55,15 @@ class Swish(Function):
         return gradients[0] * (share + ctx.steep * x * share * (1 - share)), None
 
 
+class Detaching(Square):
+    """Computes with a detached input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Square."""
+        return Square.forward(ctx, x.detach())
+
+
 class SingleOnly(Square):
     """Takes no double precision."""
 
@@ -114,9 +123,9 @@ def check(function: Callable[[Tensor], Tensor], folder: Path, exporter: str = "d
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
-@pytest.mark.parametrize("function", [Square.apply, lambda x: Swish.apply(x, 1.5)])
+@pytest.mark.parametrize("function", [Square.apply, Detaching.apply, lambda x: Swish.apply(x, 1.5)])
 def test_a_backward_that_is_the_derivative_trains(function: Any, exporter: str, tmp_path: Path) -> None:
-    with pytest.warns(PoetWarning, match=r"(Square|Swish) \(autograd.Function\).* wherever it was tried"):
+    with pytest.warns(PoetWarning, match=r"(Square|Detaching|Swish) \(autograd.Function\).* wherever it was tried"):
         report = check(function, tmp_path, exporter)
     assert report.passed
     assert set(report.gradient_errors) == {"first.weight", "first.bias", "second.weight", "second.bias"}
