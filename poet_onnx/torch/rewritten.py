@@ -8,6 +8,7 @@ The calls are replaced while a module is traced, so that both exporters, trainin
 - `softplus` loses its threshold, `pairwise_distance` its eps, which the legacy exporter adds to the power, and
   `cosine_similarity` what it does with lengths below its eps.
 - `cdist` is not written by the dynamo exporter, and by the legacy one with p=1 as powers of negative numbers.
+- `cumprod` is written by neither exporter.
 - `embedding_bag` becomes a loop, also where all bags are as large.
 - `cross_entropy` loses its `label_smoothing` in the dynamo exporter, which the legacy one refuses; of probabilities
   both write what ONNX does not know.
@@ -30,6 +31,7 @@ from poet_onnx.torch.modes import answered
 from poet_onnx.torch.scattered import scatter_reduce
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 _FEW = 25
@@ -81,6 +83,8 @@ def _written() -> Mapping[Any, Callable[..., Tensor | None]]:
         functional.cosine_similarity: _cosine,
         functional.pairwise_distance: _distance,
         torch.cdist: _distances,
+        **dict.fromkeys((torch.cumprod, torch.Tensor.cumprod), _running_products),
+        torch.Tensor.cumprod_: lambda x, *args, **kwargs: x.copy_(_running_products(x, *args, **kwargs)),
         functional.embedding_bag: _bags,
         functional.cross_entropy: _cross_entropy,
         functional.gaussian_nll_loss: _gaussian,
@@ -169,6 +173,24 @@ def _distances(
     total = squares[0].unsqueeze(-1) + squares[1].unsqueeze(-2) - 2 * x1 @ x2.transpose(-1, -2)
     is_nothing = total <= 0
     return total.masked_fill(is_nothing, 1.0).sqrt().masked_fill(is_nothing, 0.0)
+
+
+def _running_products(
+    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Return the product of all numbers up to each; windows of twice as many in each round keep the graph small."""
+    import torch
+
+    is_whole = not (input.is_floating_point() or input.is_complex())
+    found = input.to(dtype or (torch.int64 if is_whole else input.dtype))
+    length, reach = (found.shape[dim] if found.dim() else 1), 1
+    while reach < length:
+        first, rest, before = (
+            found.narrow(dim, *each) for each in ((0, reach), (reach, length - reach), (0, length - reach))
+        )
+        found = torch.cat([first, rest * before], dim)
+        reach *= 2
+    return found if out is None else out.copy_(found)
 
 
 def _bags(*args: Any, **kwargs: Any) -> Tensor | None:

@@ -97,6 +97,20 @@ def test_thresholds_and_least_lengths_are_kept(name: str, exporter: str, tmp_pat
     assert_is_torchs(function, (near(scale), near(scale).flip(1)), tmp_path, exporter)
 
 
+RUNNING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "rows": lambda x, y: torch.cumprod(x, 1) + y.cumprod(dim=-1),
+    "columns": lambda x, y: (x * y).cumprod_(0),
+    "what a ray lets through": lambda x, y: torch.cumprod(1 - torch.sigmoid(x), -1) * y,
+    "words before the first end": lambda x, y: (y > -1.5).cumprod(1) * x * y,
+}
+
+
+@EXPORTERS
+@pytest.mark.parametrize("name", sampled(list(RUNNING), "rows"))
+def test_running_products_are_torchs_beside_zeros(name: str, exporter: str, tmp_path: Path) -> None:
+    assert_is_torchs(RUNNING[name], (near(2.0, 6), near(1.5, 6).flip(0)), tmp_path, exporter)
+
+
 TARGET, WEIGHT = torch.tensor([0, 2, 1, 3]), torch.tensor([1.0, 2.0, 0.5, 3.0])
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
