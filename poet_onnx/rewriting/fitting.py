@@ -112,7 +112,7 @@ def fitting_plan(
         limits: what the plan must keep to, with the transient bytes that are left of the budget.
         make: plans a problem within limits in `time_limit_seconds`; raises what it raises.
         budget: that was asked for.
-        seconds: to plan in; what is planned again may take longer.
+        seconds: to plan in; planning again may take as long once more.
 
     Raises:
         PageFileError: if the page file is too large and no plan without paging was found.
@@ -130,12 +130,13 @@ def fitting_plan(
             return math.inf  # no smaller budget helps: it pages more
         return budget.excess_bytes(found.laid_out.memory)
 
-    best = _closest(problem, limits, attempt, excess_bytes)
+    last = end + seconds
+    best = _closest(problem, limits, attempt, excess_bytes, last)
     excess = excess_bytes(best)
     may_go_on = math.isinf(excess) or best.plan.certificate.status != "interrupted"
     if excess > 0 and best.plan.prediction.page_out_bytes and may_go_on:
         with contextlib.suppress(NoneExistsError, NothingFoundError):
-            unpaged = _closest(replace(problem, paging=False), limits, attempt, excess_bytes)
+            unpaged = _closest(replace(problem, paging=False), limits, attempt, excess_bytes, last)
             best = min(best, unpaged, key=excess_bytes)
     check_page_file(problem, best.plan, ", and without paging no plan was found")
     if budget.excess_bytes(best.laid_out.memory) > 0:
@@ -148,14 +149,16 @@ def _closest(
     limits: Limits,
     attempt: Callable[[ScheduleProblem, Limits], FittingPlan],
     excess_bytes: Callable[[FittingPlan], float],
+    last: float,
 ) -> FittingPlan:
-    """Return the first plan for which there is room, or the one of least excess."""
+    """Return the first plan for which there is room, or the one of least excess; begin none after a last moment."""
     best = attempt(problem, limits)
     excess = excess_bytes(best)
     lowest, highest = 0, min(limits.budget_bytes or 0, best.plan.prediction.transient_peak_bytes)
     found = best
     for attempts in range(ATTEMPTS - 1):
-        if excess_bytes(best) <= 0 or math.isinf(excess) or found.plan.certificate.status == "interrupted":
+        is_over = time.monotonic() > last or found.plan.certificate.status == "interrupted"
+        if excess_bytes(best) <= 0 or math.isinf(excess) or is_over:
             break
         # Below its own peak: less than the budget alone might allow the same plan again. Each time by twice as much,
         # for a plan of fewer bytes runs or loads more nodes again, which take some bytes themselves.
