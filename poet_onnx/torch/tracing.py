@@ -19,6 +19,7 @@ from poet_onnx.gradients.batch_norm import exported_to_train
 from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import TO_FLOAT
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.rewrites import SECTION
 from poet_onnx.torch.branches import warn_of_branches, warn_of_draws, watched, watched_draws
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.drops import Drop, recorded_drops
@@ -238,7 +239,7 @@ def _refusal(module: nn.Module, exporter: str, error: Exception) -> InputError:
         return root
     lines = [line.strip() for line in str(root).splitlines() if line.strip()] or [type(root).__name__]
     other = next(name for name in OPSETS if name != exporter)
-    advice = f"try exporter='{other}'"
+    advice = f"try exporter='{other}', or write it otherwise (docs/exporters.md, '{SECTION}')"
     if any(word in lines[0] for word in _OF_EXPERTS) and any(map(_chooses_experts, module.modules())):
         advice = "call set_experts_implementation('batched_mm') of the transformers model before, or " + advice
     what = f"{type(module).__name__} ({type(root).__name__}: {lines[0]})"
