@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poet_onnx.scheduling.choices import Candidates
+from poet_onnx.scheduling.choices import Candidates, Event
 from poet_onnx.scheduling.liveness import Instance
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ def memory_rows(model: Formulation) -> MemoryRows:
     for stage, here in enumerate(at):
         builder.begin_stage()
         before, during = always[stage]
-        for slot in range(len(candidates.slots[stage])):
-            builder.add(_slot_terms(model, stage, slot, here), before)
+        for terms in _slot_terms(model, stage, here):
+            builder.add(terms, before)
         terms, own = _node_terms(model, stage, here)
         builder.add(terms, during + own)
     return builder.finished(_kept(model))
@@ -248,29 +248,43 @@ def _kept(model: Formulation) -> Iterator[tuple[int, int, int, int]]:
             begin = event.stage + 1
 
 
-def _slot_terms(model: Formulation, stage: int, slot: int, here: list[tuple[int, int]]) -> dict[int, float]:
-    """Return what else may be in RAM while a unit is recomputed in a slot."""
-    instance = model.candidates.instance
-    number = model.candidates.slots[stage][slot]
-    terms: dict[int, float] = {}
-    extra = model.candidates.units[number].extra_bytes + _unread_bytes(model.candidates, stage, number, here)
-    if extra:
-        terms[model.recompute[stage, number]] = extra
-    for value, index in here:
-        for variable, share in _present(model, value, index, slot):
-            terms[variable] = terms.get(variable, 0.0) + share * instance.sizes[value]
-    return terms
-
-
-def _unread_bytes(candidates: Candidates, stage: int, number: int, here: list[tuple[int, int]]) -> int:
-    """Return the bytes of what a unit makes again although nothing reads it any more."""
+def _slot_terms(model: Formulation, stage: int, here: list[tuple[int, int]]) -> Iterator[dict[int, float]]:
+    """Yield what else may be in RAM while a unit is recomputed, slot by slot of a stage."""
+    candidates = model.candidates
     at_event = {value for value, _ in here}
+    changing: dict[int, list[int]] = {}
+    for place, (value, index) in enumerate(here):
+        for slot in _changes(candidates.events[value][index]):
+            changing.setdefault(slot, []).append(place)
+    present: list[list[tuple[int, int]]] = [[] for _ in here]
+    for slot, number in enumerate(candidates.slots[stage]):
+        for place in changing.get(slot, ()):
+            value, index = here[place]
+            size_bytes = candidates.instance.sizes[value]
+            present[place] = [(each, share * size_bytes) for each, share in _present(model, value, index, slot)]
+        terms: dict[int, float] = {}
+        extra = candidates.units[number].extra_bytes + _unread_bytes(candidates, stage, number, at_event)
+        if extra:
+            terms[model.recompute[stage, number]] = extra
+        for variable, size_bytes in chain.from_iterable(present):
+            terms[variable] = terms.get(variable, 0.0) + size_bytes
+        yield terms
+
+
+def _unread_bytes(candidates: Candidates, stage: int, number: int, at_event: set[int]) -> int:
+    """Return the bytes of what a unit makes again although nothing reads it any more."""
     unread = (
         value
         for value in candidates.units[number].outputs
         if value not in at_event and candidates.last_alive.get(value, -1) < stage
     )
     return sum(candidates.instance.sizes[value] for value in unread)
+
+
+def _changes(event: Event) -> set[int]:
+    """Return the slots from which on other variables may say whether a value is in RAM at an event (see `_present`)."""
+    places = [*event.readers] if event.own is None else [event.own, *event.readers]
+    return {0, *places, *(place + 1 for place in places)}
 
 
 def _node_terms(model: Formulation, stage: int, here: list[tuple[int, int]]) -> tuple[dict[int, float], int]:

@@ -332,13 +332,15 @@ def _comes_late(event: Event) -> bool:
 
 def _add_just_in_time_rows(model: Formulation) -> None:
     candidates = model.candidates
+    reading: list[dict[int, list[int]]] = [{} for _ in candidates.slots]  # by stage and value, the slots
+    for readers_of, slots in zip(reading, candidates.slots, strict=True):
+        for place, number in enumerate(slots):
+            for value in candidates.units[number].inputs:
+                readers_of.setdefault(value, []).append(place)
     for (stage, number), variable in model.recompute.items():
         outputs = candidates.units[number].outputs
         if any(value in candidates.instance.reads[stage] for value in outputs):
             continue
-        readers = {
-            model.recompute[stage, other]
-            for other in candidates.slots[stage]
-            if any(value in candidates.units[other].inputs for value in outputs)
-        }
+        places = sorted({place for value in outputs for place in reading[stage].get(value, ())})
+        readers = {model.recompute[stage, candidates.slots[stage][place]] for place in places}
         model.rows.append(Row({variable: -1.0, **dict.fromkeys(readers, 1.0)}, low=0.0))
