@@ -113,7 +113,7 @@ class Parting:
         """
         gone: dict[str, list[str]] = {}
         for each in self._unmentioned():
-            gone.setdefault(self._words.module_of(each), []).append(each)
+            gone.setdefault(self._words.module_owning(each), []).append(each)
         values = [value for value in self._words.graph.initializers.values() if value.dtype in REAL] if gone else []
         owned = [value for value in values if any(map(self._words.trains, self._words.owners(value)))]
         parted = sum(self._part_readers(value, gone) for value in owned)
@@ -127,7 +127,7 @@ class Parting:
         whole = split.inputs[0] if split.op_type == "Split" else None
         if whole is None or not whole.is_initializer() or whole.const_value is None or is_drawn(whole):
             return
-        owned = set(map(self._words.module_of, self._words.owners(whole)))
+        owned = set(map(self._words.module_owning, self._words.owners(whole)))
         for part in split.outputs:
             slots = [(node, moved_names(node, index, self._made)) for node, index in part.uses()]
             calls = {name for _, names in slots for name in names}
@@ -138,7 +138,7 @@ class Parting:
 
     def _part_readers(self, value: ir.Value, gone: Mapping[str, Sequence[str]]) -> int:
         """Give the readers of a tensor tensors of their own where their modules have parameters that are gone."""
-        owned = set(map(self._words.module_of, self._words.owners(value)))
+        owned = set(map(self._words.module_owning, self._words.owners(value)))
         slots = [
             (node, index, self._words.mentioned(node) or moved_names(node, index, self._made))
             for node, index in value.uses()

@@ -183,7 +183,7 @@ class TorchWords:
         """Return whether a placeholder is that of a parameter of which no tensor comes."""
         return self.trains(placeholder) and not self.held[placeholder]
 
-    def module_of(self, placeholder: str) -> str:
+    def module_owning(self, placeholder: str) -> str:
         """Return the name of the module that owns what a placeholder stands for."""
         return self.targets[placeholder].rpartition(".")[0]
 
