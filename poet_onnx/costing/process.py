@@ -25,9 +25,9 @@ _SAVING_BYTES, _RESUMING_BYTES, _EXPORTING_BYTES = 250_000, 200_000, 200_000
 """What `save_checkpoint`, `load_checkpoint` and `export_inference_model` leave in memory, besides names: together .15
 to .58 MB, names included, were measured in graphs of up to 800 nodes (stock onnxruntime 1.31, Python 3.11)."""
 
-_SAVING_STORED_BYTES = 160_000
-"""Besides, where parameters live in a store: calls left .84 MB at most, where .68 MB were counted and .2 MB are usual,
-in two of some forty processes on a busy machine whose library had just been written."""
+_SAVING_STORED_BYTES = 360_000
+"""Besides, where parameters live in a store: of what is counted then, 1.04 MB, calls left .70 MB on the heap each time,
+and up to .29 MB of code (a net of 3 layers with adapters in a store; RssAnon and VmHWM, stock onnxruntime 1.32)."""
 
 _RESUMING_BYTES_PER_TENSOR = 1_200
 """What a checkpoint's header says of a tensor, once it was read: 600 to 1,200 were measured (a decoder of 24 layers,
@@ -66,9 +66,9 @@ _STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 96
 """An open store takes four pages of buffers (ops/parameters), its names and the last commit. For each page it takes a
 place in the table, in memory and as it is written, and in the order of a step."""
 
-_STORING_BYTES = 450_000
-"""Besides, code of the store's operators and what they keep on the heap: without it RegNet and EfficientNet took up to
-.21 MiB more than was counted, in four of eight processes that made every call (stock onnxruntime 1.32)."""
+_STORING_BYTES = 250_000
+"""Besides, code of the store's operators and what they keep on the heap. Without this, and with .2 MB less for calls,
+RegNet and EfficientNet took up to .21 MiB more than is counted, in four of eight processes (stock onnxruntime 1.32)."""
 
 _CHANNEL_BYTES = 12 * PAGE_BYTES + (64 << 10)
 """A store that is read ahead has a thread, and takes these bytes for pages on their way."""
