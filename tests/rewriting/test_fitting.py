@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from real_problems import real_problem
 
 import poet_onnx
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.passes.paging import page_file_bytes
-from poet_onnx.plan.limits import Limits
-from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.plan.serialization import to_json
-from poet_onnx.rewriting.fitting import ATTEMPTS, FittingPlan, PageFileError, _closest
-from poet_onnx.rewriting.process import LaidOutPlan
-from poet_onnx.scheduling import schedule
+from poet_onnx.rewriting.fitting import PageFileError, _time_limit
 
 BLOCK_BYTES = 4096
 
@@ -90,17 +84,6 @@ def test_a_plan_made_for_more_room_is_refused(options: dict[str, Any], tmp_path:
         poet_onnx.rewrite(options["model_or_path"], device=device(BLOCK_BYTES), plan=file)
 
 
-@pytest.mark.parametrize(("last", "most"), [(-math.inf, 1), (math.inf, ATTEMPTS)], ids=["over", "left"])
-def test_no_further_plan_is_begun_where_the_time_is_over(
-    model_path: Callable[..., Path], last: float, most: int
-) -> None:
-    problem = real_problem(model_path("mlp-mse"), "a72")
-    ordered = schedule(problem)
-    budgets = []
-
-    def attempt(problem: ScheduleProblem, limits: Limits) -> FittingPlan:
-        budgets.append(limits.budget_bytes)
-        return FittingPlan(ordered, cast(LaidOutPlan, None))
-
-    _closest(problem, Limits(ordered.prediction.transient_peak_bytes), attempt, lambda _: 8.0, last)
-    assert len(budgets) == most
+def test_planning_again_takes_as_long_once_more_and_quick_plans_after_that() -> None:
+    found = [_time_limit(8.0, spent_seconds) for spent_seconds in (0.0, 5.0, 7.0, 12.0, 15.0, 16.0, 60.0)]
+    assert found == [8.0, 3.0, 2.0, 2.0, 2.0, 0.0, 0.0]
