@@ -4,9 +4,10 @@
     PYTHON scripts/benchmarks/memory/budget_changes.py MODEL.onnx --steps 300 --changes 100 -o CSV
 
 MODEL was written by `poet-onnx rewrite --ram-budgets`, with its other files beside it. A process trains it while its
-budget changes at random, another one without changes. A row for each budget: the median seconds of a step and of a
-change to it, the most that the kernel counted (VmHWM) in steps with it and while it came, and the budget that held
-then. The exit code is 1 where losses differ or the kernel counted more than a budget.
+budget changes at random, another one without changes; both evaluate, save, resume and export, too. A row for each
+budget: the median seconds of a step and of a change to it, the most that the kernel counted (VmHWM) in steps with it
+and while it came, and the budget that held then. The exit code is 1 where losses differ or the kernel counted more than
+a budget.
 """
 
 from __future__ import annotations

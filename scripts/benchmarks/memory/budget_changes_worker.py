@@ -1,12 +1,13 @@
 """Train while the budget changes at random; JSON for `budget_changes.py`. It imports hardly more than a user's loop.
 
-Arguments: the model, steps, changes.
+Between its steps it evaluates, saves, resumes and exports, as a user does. Arguments: the model, steps, changes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from poet_onnx import TrainingSession
 
+CALLS_EVERY = 10  # steps
 
 def peak_bytes() -> int:
     """Return the most that this process had in memory since it was asked last."""
@@ -34,7 +36,15 @@ def batch(session: TrainingSession, numbers: np.random.Generator) -> dict[str, A
     return found
 
 
-def trained(model: Path, steps: int, changes: int) -> list[dict[str, Any]]:
+def call_all(session: TrainingSession, given: dict[str, Any], folder: Path) -> None:
+    """Make every call beside the step; the state stays as it was."""
+    session.evaluate([given])
+    session.save_checkpoint(folder / "checkpoint.safetensors")
+    session.load_checkpoint(folder / "checkpoint.safetensors")
+    session.export_inference_model(folder / "trained.onnx")
+
+
+def trained(model: Path, steps: int, changes: int, folder: Path) -> list[dict[str, Any]]:
     """Train, and return what each step took."""
     beside = (model.with_suffix(".safetensors"), model.with_name(f"{model.stem}.eval.onnx"))
     session = TrainingSession(model, beside[0], eval_model=beside[1], budget=2**50)
@@ -53,9 +63,12 @@ def trained(model: Path, steps: int, changes: int) -> list[dict[str, Any]]:
         begin = time.perf_counter()
         loss = session.step(given)
         row |= {"loss": loss.hex(), "seconds": time.perf_counter() - begin}
+        if step % CALLS_EVERY == 0:
+            call_all(session, given, folder)
         found.append(row | {"budget": session.budget, "peak_bytes": peak_bytes()})
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(trained(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(trained(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(folder))))
