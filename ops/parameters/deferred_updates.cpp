@@ -28,7 +28,7 @@ Rule rule_of(uint64_t tensors) {
 
 }  // namespace
 
-DeferredTable::DeferredTable(ParameterFile& file, uint64_t rates_tensor, unsigned char* block)
+DeferredTable::DeferredTable(ParameterFile& file, uint64_t rates_tensor, Staging& block)
     : rates_tensor_(rates_tensor),
       tensors_(file.tensors()[rates_tensor].rates_of),
       first_(rates_tensor - tensors_),
@@ -41,14 +41,14 @@ DeferredTable::DeferredTable(ParameterFile& file, uint64_t rates_tensor, unsigne
                   tensors.begin() + static_cast<std::ptrdiff_t>(rates_tensor),
                   [&](const StoredTensor& each) { return each.changes && each.bytes == tensors[first_].bytes; });
   if (fits) file.read_page(rates_tensor, 0, block);
-  if (fits) std::memcpy(&place_, block, sizeof place_);
+  if (fits) std::memcpy(&place_, block.data(), sizeof place_);
   bool is_right = fits && place_ < kMostMissed;
   for (uint64_t page = 0; is_right && page < file.page_count(first_); ++page)
     is_right = missed(file, page) <= kMostMissed;
   if (!is_right)
     throw Error("the store in " + file.directory() + " is damaged: tensor " + std::to_string(rates_tensor) +
                 " does not hold the rates of a table's updates");
-  std::memcpy(rates_.data(), block + sizeof place_, rates_.size() * sizeof(float));
+  std::memcpy(rates_.data(), block.data() + sizeof place_, rates_.size() * sizeof(float));
 }
 
 uint64_t DeferredTable::rate_count() const { return rule_of(tensors_).rates; }
@@ -70,11 +70,11 @@ DeferredTable::Pages DeferredTable::due(uint64_t page_count) const {
   return {place_ * page_count / kMostMissed, (place_ + 1) * page_count / kMostMissed};
 }
 
-void DeferredTable::add(ParameterFile& file, const float* rates, unsigned char* block) {
+void DeferredTable::add(ParameterFile& file, const float* rates, Staging& block) {
   std::copy_n(rates, rate_count(), rates_.data() + place_ * rate_count());
   place_ = (place_ + 1) % kMostMissed;
-  std::memcpy(block, &place_, sizeof place_);
-  std::memcpy(block + sizeof place_, rates_.data(), rates_.size() * sizeof(float));
+  std::memcpy(block.data(), &place_, sizeof place_);
+  std::memcpy(block.data() + sizeof place_, rates_.data(), rates_.size() * sizeof(float));
   file.write_page(rates_tensor_, 0, block);
 }
 

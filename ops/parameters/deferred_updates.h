@@ -22,7 +22,7 @@ class DeferredTable {
   static constexpr uint64_t kMostMissed = 1024;
 
   // Reads the rates from tensor `rates_tensor` of a file; `block` has room for a page. Throws Error where it is none.
-  DeferredTable(ParameterFile& file, uint64_t rates_tensor, unsigned char* block);
+  DeferredTable(ParameterFile& file, uint64_t rates_tensor, Staging& block);
 
   uint64_t first() const { return first_; }  // the table; its optimizer's tensors are behind it
   uint64_t tensors() const { return tensors_; }
@@ -40,7 +40,7 @@ class DeferredTable {
   };
   Pages due(uint64_t page_count) const;
   // Notes the rates of an update, and writes them to the file, through a block.
-  void add(ParameterFile& file, const float* rates, unsigned char* block);
+  void add(ParameterFile& file, const float* rates, Staging& block);
 
  private:
   const uint64_t rates_tensor_, tensors_, first_;

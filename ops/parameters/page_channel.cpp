@@ -10,11 +10,9 @@
 namespace poet {
 
 PageChannel::PageChannel(uint64_t page_bytes, bool waits, Transfer read, Transfer write)
-    : page_bytes_(page_bytes),
-      waits_(waits),
-      read_(std::move(read)),
-      write_(std::move(write)),
-      buffers_(kSlots * page_bytes) {}
+    : waits_(waits), read_(std::move(read)), write_(std::move(write)) {
+  for (Staging& buffer : buffers_) buffer = Staging(page_bytes);
+}
 
 PageChannel::~PageChannel() {
   {
@@ -105,8 +103,19 @@ const unsigned char* PageChannel::find(uint64_t offset, const uint64_t& checksum
   return nullptr;
 }
 
-bool PageChannel::write(const Page& page, const void* from, uint64_t* checksum) {
-  if (waits_) *checksum = page_sum(from, page.bytes, page.number);
+bool PageChannel::take(uint64_t offset, const uint64_t& checksum, Staging& block) {
+  const unsigned char* const found = find(offset, checksum);
+  if (found == nullptr) return false;
+  const Slot& slot = slots_[lent_];
+  if (slot.is_write)  // it is on its way to the file still
+    std::memcpy(block.data(), found, slot.page.bytes);
+  else
+    block.swap(buffers_[lent_]);
+  return true;
+}
+
+bool PageChannel::write(const Page& page, Staging& block, uint64_t* checksum) {
+  if (waits_) *checksum = page_sum(block.data(), page.bytes, page.number);
   std::unique_lock<std::mutex> lock(mutex_);
   give_back();
   for (Slot& slot : slots_)
@@ -119,7 +128,7 @@ bool PageChannel::write(const Page& page, const void* from, uint64_t* checksum) 
   if (waits_) ended_.wait(lock, [&] { return free_slot() != kSlots; });
   const size_t slot = free_slot();
   if (slot == kSlots) return false;
-  std::memcpy(data(slot), from, page.room_bytes);
+  block.swap(buffers_[slot]);
   slots_[slot] = {State::kFree, true, false, page, 0, 0, waits_ ? nullptr : checksum};
   queue(slot, lock);
   return true;
@@ -151,7 +160,7 @@ bool PageChannel::continues(size_t number, const Slot& first, uint64_t end) cons
 }
 
 // Takes the next transfer out of the queue, with those that continue it.
-PageChannel::Run PageChannel::take() {
+PageChannel::Run PageChannel::next_run() {
   Run run;
   run.add(queue_.front());
   queue_.pop_front();
@@ -202,7 +211,7 @@ void PageChannel::work() {
   for (;;) {
     work_.wait(lock, [&] { return is_stopping_ || !queue_.empty(); });
     if (is_stopping_) return;
-    const Run run = take();
+    const Run run = next_run();
     IoResult result;
     if (!slots_[run.slots[0]].is_unwanted) {
       lock.unlock();

@@ -56,14 +56,17 @@ class PageChannel {
   // nothing. What `checksum` is may change until then: it may be where `write` tells it.
   const unsigned char* find(uint64_t offset, const uint64_t& checksum);
 
-  // Writes a page some time; returns as soon as it is copied, and tells the checksum before the page is no longer
-  // found. False: there is no room for it. Throws Error where no thread can be started.
-  bool write(const Page& page, const void* data, uint64_t* checksum);
+  // The same bytes in a block of a page; the channel keeps what memory the block had where that saves a copy.
+  bool take(uint64_t offset, const uint64_t& checksum, Staging& block);
+
+  // Writes a page some time; returns as soon as it has the block's memory, for which it leaves other, and tells the
+  // checksum before the page is no longer found. False: there is no room. Throws Error where no thread can be started.
+  bool write(const Page& page, Staging& block, uint64_t* checksum);
   // Waits until all is written; returns the first write that failed since the channel was made.
   Failure finish_writes();
   Failure failure();
 
-  uint64_t buffer_bytes() const { return buffers_.bytes(); }
+  uint64_t buffer_bytes() const { return kSlots * buffers_[0].bytes(); }
 
  private:
   static constexpr size_t kSlots = 12, kMostAhead = 9;
@@ -86,25 +89,24 @@ class PageChannel {
   };
 
   uint64_t sum(size_t slot) const;
-  unsigned char* data(size_t slot) const { return buffers_.data() + slot * page_bytes_; }
+  unsigned char* data(size_t slot) const { return buffers_[slot].data(); }
   size_t count_ahead() const;
   size_t free_slot() const;  // kSlots: there is none
   void drop(Slot& slot);
   void queue(size_t slot, std::unique_lock<std::mutex>& lock);
   void give_back();
   bool continues(size_t slot, const Slot& first, uint64_t end) const;
-  Run take();
+  Run next_run();
   IoResult transfer(const Run& run);
   void finish(const Run& run, const IoResult& result);
   void work();
 
-  const uint64_t page_bytes_;
   const bool waits_;
   const Transfer read_, write_;
-  const Staging buffers_;
   std::mutex mutex_;
   std::condition_variable work_, ended_;
   std::array<Slot, kSlots> slots_;
+  std::array<Staging, kSlots> buffers_;  // of the slots
   std::deque<size_t> queue_;
   size_t lent_ = kSlots;  // that `find` gave
   Failure failure_;

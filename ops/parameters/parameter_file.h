@@ -71,16 +71,15 @@ class ParameterFile {
 
   uint64_t page_count(uint64_t tensor) const;
   uint64_t page_bytes(uint64_t tensor, uint64_t page) const;  // that it has of the tensor
-  // Reads a page as it was last written. `block` has room for whole blocks and lies at the border of one. Throws Error,
+  // Reads a page as it was last written into a block with room for a page, which may get other memory. Throws Error,
   // also where these are not the bytes that were written.
-  void read_page(uint64_t tensor, uint64_t page, unsigned char* block) { read_page_to(tensor, page, block, block); }
-  // The same into any memory of just its bytes; `block` is used where they must pass through it.
-  void read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, unsigned char* block);
+  void read_page(uint64_t tensor, uint64_t page, Staging& block) { read_page_to(tensor, page, nullptr, block); }
+  // The same into any memory of just its bytes, unless that is null; the block is used where they must pass through it.
+  void read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, Staging& block);
   // Throws Error where the tensor has one copy, and that is committed.
   void require_trained(uint64_t tensor) const;
-  // Writes a page of a tensor that may change, from such a block; what lies behind its bytes there is overwritten.
-  // Throws Error.
-  void write_page(uint64_t tensor, uint64_t page, unsigned char* block);
+  // Writes a page of a tensor that may change, from such a block; what is there afterwards is anything. Throws Error.
+  void write_page(uint64_t tensor, uint64_t page, Staging& block);
   // How many updates a page still lacks; it lasts with the next commit.
   uint64_t missed(uint64_t tensor, uint64_t page) const { return working_[first_page_[tensor] + page].missed; }
   void set_missed(uint64_t tensor, uint64_t page, uint64_t updates) {

@@ -25,32 +25,37 @@ PageChannel::Page ParameterFile::in_file(uint64_t tensor, uint64_t page, Copy co
   return {place(tensor, page, copy), whole_blocks(bytes), bytes, page};
 }
 
-void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, unsigned char* block) {
+void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, Staging& block) {
   require_usable();
   const uint64_t index = first_page_[tensor] + page;
   const PageEntry& entry = working_[index];
   const uint64_t bytes = page_bytes(tensor, page), from = place(tensor, page, entry.copy);
+  unsigned char* const target = to == nullptr ? block.data() : to;
   if (entry.copy == Copy::kZeros) {
-    std::memset(to, 0, bytes);
+    std::memset(target, 0, bytes);
     return;
   }
-  const unsigned char* side = nullptr;
+  bool is_here = false;
   if (channel_ != nullptr) {
     if (!any_page_[tensor]) order_.note(index);
-    side = channel_->find(from, entry.checksum);
-    if (side != nullptr) read_ahead_bytes_ += bytes;
+    if (to == nullptr) {
+      is_here = channel_->take(from, entry.checksum, block);
+    } else if (const unsigned char* const found = channel_->find(from, entry.checksum)) {
+      std::memcpy(to, found, bytes);
+      is_here = true;
+    }
+    if (is_here) read_ahead_bytes_ += bytes;
   }
-  if (side == nullptr) {
-    unsigned char* const read_to = is_direct_ ? block : to;
-    read(read_to, is_direct_ ? whole_blocks(bytes) : bytes, from);
-    side = read_to;
+  if (!is_here) {
+    unsigned char* const side = is_direct_ ? block.data() : target;
+    read(side, is_direct_ ? whole_blocks(bytes) : bytes, from);
     if (page_sum(side, bytes, page) != entry.checksum) {
       if (channel_ != nullptr) require_written(channel_->failure());
       throw Error("page " + std::to_string(page) + " of tensor " + std::to_string(tensor) + " of the store in " +
                   file_.directory() + " is damaged: " + error_text(IoResult::kAltered));
     }
+    if (side != target) std::memcpy(target, side, bytes);
   }
-  if (side != to) std::memcpy(to, side, bytes);
   if (channel_ != nullptr) read_ahead();
 }
 
@@ -80,23 +85,23 @@ void ParameterFile::require_trained(uint64_t tensor) const {
     throw Error("tensor " + std::to_string(tensor) + " of the store in " + file_.directory() + " is not trained");
 }
 
-void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* block) {
+void ParameterFile::write_page(uint64_t tensor, uint64_t page, Staging& block) {
   require_usable();
   const uint64_t index = first_page_[tensor] + page, bytes = page_bytes(tensor, page);
   const Copy to = committed_[index] == Copy::kFirst ? Copy::kSecond : Copy::kFirst;
-  std::memset(block + bytes, 0, whole_blocks(bytes) - bytes);
+  std::memset(block.data() + bytes, 0, whole_blocks(bytes) - bytes);
   if (channel_ != nullptr) require_written(channel_->failure());
   if (channel_ == nullptr || !channel_->write(in_file(tensor, page, to), block, &working_[index].checksum)) {
-    write(block, whole_blocks(bytes), place(tensor, page, to));
-    working_[index].checksum = page_sum(block, bytes, page);
+    write(block.data(), whole_blocks(bytes), place(tensor, page, to));
+    working_[index].checksum = page_sum(block.data(), bytes, page);
   }
   working_[index].copy = to;
 }
 
 void ParameterFile::verify() {
-  const Staging block(kParameterPageBytes);
+  Staging block(kParameterPageBytes);
   for (uint64_t tensor = 0; tensor < tensors_.size(); ++tensor)
-    for (uint64_t page = 0; page < page_count(tensor); ++page) read_page(tensor, page, block.data());
+    for (uint64_t page = 0; page < page_count(tensor); ++page) read_page(tensor, page, block);
 }
 
 IoResult ParameterFile::transfer_in(const MemoryParts& parts, uint64_t offset) {

@@ -19,7 +19,6 @@ namespace {
 constexpr const char* kName = "parameters.poet";
 constexpr const char* kNewName = "parameters.poet.new";
 constexpr const char* kLockName = "lock";
-constexpr uint64_t kBlocks = 4;  // three tensors of an update, and one for parts of pages
 constexpr uint64_t kNoTensor = ~uint64_t{0};
 constexpr uint64_t kPageElements = kParameterPageBytes / sizeof(float);
 
@@ -48,8 +47,8 @@ void sync_directory(const std::string& directory) {
 
 }  // namespace
 
-ParameterStore::ParameterStore(const std::string& directory)
-    : directory_(directory), fork_depth_(fork_depth()), blocks_(kBlocks * kParameterPageBytes) {
+ParameterStore::ParameterStore(const std::string& directory) : directory_(directory), fork_depth_(fork_depth()) {
+  for (Staging& block : blocks_) block = Staging(kParameterPageBytes);
   constexpr mode_t kOwnerOnly = 0600;
   const std::string path = directory + "/" + kLockName;
   descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly);
@@ -130,7 +129,7 @@ void ParameterStore::require_range(uint64_t tensor, uint64_t offset, uint64_t by
 void ParameterStore::find_deferred() {
   for (uint64_t tensor = 0; tensor < file_->tensors().size(); ++tensor) {
     if (file_->tensors()[tensor].rates_of == 0) continue;
-    const DeferredTable& table = deferred_.emplace_back(*file_, tensor, block(0));
+    const DeferredTable& table = deferred_.emplace_back(*file_, tensor, blocks_[0]);
     for (uint64_t i = 0; i < table.tensors(); ++i) file_->expect_any_page(table.first() + i);
   }
 }
@@ -149,7 +148,7 @@ const DeferredTable* ParameterStore::lagging(uint64_t tensor, uint64_t page) {
 void ParameterStore::read_made_up(const DeferredTable& table, uint64_t page, uint64_t begin, uint64_t count) {
   float* parts[kBlocks] = {};
   for (uint64_t i = 0; i < table.tensors(); ++i) {
-    file_->read_page(table.first() + i, page, block(i));
+    file_->read_page(table.first() + i, page, blocks_[i]);
     parts[i] = elements(i) + begin;
   }
   const uint64_t there = file_->page_bytes(table.first(), page) / sizeof(float) - begin;
@@ -159,18 +158,20 @@ void ParameterStore::read_made_up(const DeferredTable& table, uint64_t page, uin
 void ParameterStore::read_page(uint64_t tensor, uint64_t page, unsigned char* to) {
   const DeferredTable* const table = lagging(tensor, page);
   if (table == nullptr) {
-    file_->read_page_to(tensor, page, to, block(0));
+    file_->read_page_to(tensor, page, to, blocks_[0]);
     return;
   }
-  const uint64_t bytes = file_->page_bytes(tensor, page);
   read_made_up(*table, page);
-  const unsigned char* const from = block(tensor - table->first());
-  if (from != to) std::memcpy(to, from, bytes);
+  const uint64_t index = tensor - table->first();
+  if (to == nullptr)
+    blocks_[0].swap(blocks_[index]);
+  else
+    std::memcpy(to, block(index), file_->page_bytes(tensor, page));
 }
 
 // Writes a page of neighbouring tensors from the first blocks; what it missed is made up for.
 void ParameterStore::write_pages(uint64_t tensor, uint64_t tensors, uint64_t page) {
-  for (uint64_t i = 0; i < tensors; ++i) file_->write_page(tensor + i, page, block(i));
+  for (uint64_t i = 0; i < tensors; ++i) file_->write_page(tensor + i, page, blocks_[i]);
   file_->set_missed(tensor, page, 0);
 }
 
@@ -190,7 +191,7 @@ void ParameterStore::read(uint64_t tensor, uint64_t offset, void* to, uint64_t b
     } else {
       if (held_tensor_ != tensor || held_page_ != page) {
         held_tensor_ = kNoTensor;
-        file_->read_page(tensor, page, block(kBlocks - 1));
+        file_->read_page(tensor, page, blocks_[kBlocks - 1]);
         held_tensor_ = tensor;
         held_page_ = page;
       }
@@ -208,7 +209,7 @@ void ParameterStore::read_pages(uint64_t tensor, const std::function<void(const 
   const uint64_t bytes = file_->tensors()[tensor].bytes;
   for (uint64_t offset = 0; offset < bytes; offset += kParameterPageBytes) {
     const uint64_t page = offset / kParameterPageBytes;
-    read_page(tensor, page, block(0));
+    read_page(tensor, page, nullptr);
     take(block(0), offset, file_->page_bytes(tensor, page));
   }
 }
@@ -227,9 +228,9 @@ void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, u
       read_made_up(*table, page);
       write_pages(table->first(), table->tensors(), page);
     }
-    if (some != file_->page_bytes(tensor, page)) file_->read_page(tensor, page, block(0));
+    if (some != file_->page_bytes(tensor, page)) file_->read_page(tensor, page, blocks_[0]);
     std::memcpy(block(0) + begin, source, some);
-    file_->write_page(tensor, page, block(0));
+    file_->write_page(tensor, page, blocks_[0]);
     source += some;
     offset += some;
     bytes -= some;
@@ -263,7 +264,7 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
         if (i == 0 && known != nullptr && is_whole)
           std::memcpy(block(i), known + (first - begun), some * sizeof(float));
         else if (i != 0 || !overwrites || !is_whole)
-          file_->read_page(tensor + i, page, block(i));
+          file_->read_page(tensor + i, page, blocks_[i]);
     change({{elements(0) + begin, elements(1) + begin, elements(2) + begin}, elements(kBlocks - 1), first, some});
     write_pages(tensor, tensors, page);
     first += some;
@@ -294,7 +295,7 @@ void ParameterStore::update_pages(uint64_t tensor, uint64_t tensors, const std::
     change({{elements(0), elements(1), elements(2)}, elements(kBlocks - 1), page * kPageElements, some});
     write_pages(tensor, tensors, page);
   }
-  table->add(*file_, rates, block(0));
+  table->add(*file_, rates, blocks_[0]);
   whole.finish();
 }
 
@@ -327,7 +328,7 @@ ParameterStatistics ParameterStore::statistics() const {
           file_->written_bytes(),
           file_->commits(),
           file_->file_bytes(),
-          blocks_.bytes() + file_->buffer_bytes(),
+          kBlocks * blocks_[0].bytes() + file_->buffer_bytes(),
           file_->is_direct() ? uint64_t{1} : uint64_t{0}};
 }
 

@@ -2,6 +2,7 @@
 // time, and by one thread of it at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -73,10 +74,11 @@ class ParameterStore {
   ParameterStatistics statistics() const;
 
  private:
+  static constexpr uint64_t kBlocks = 4;  // three tensors of an update, and one for parts of pages
   explicit ParameterStore(const std::string& directory);
   static uint64_t add(std::unique_ptr<ParameterStore> store);
   void require_range(uint64_t tensor, uint64_t offset, uint64_t bytes) const;
-  unsigned char* block(uint64_t index) { return blocks_.data() + index * kParameterPageBytes; }
+  unsigned char* block(uint64_t index) { return blocks_[index].data(); }
   float* elements(uint64_t index) { return reinterpret_cast<float*>(block(index)); }
   void find_deferred();
   DeferredTable* deferred(uint64_t tensor);  // that a tensor is part of; nullptr: none
@@ -86,7 +88,7 @@ class ParameterStore {
   // `begin` on, get what they missed.
   void read_made_up(const DeferredTable& table, uint64_t page, uint64_t begin = 0,
                     uint64_t count = kParameterPageBytes);
-  void read_page(uint64_t tensor, uint64_t page, unsigned char* to);
+  void read_page(uint64_t tensor, uint64_t page, unsigned char* to);  // the first block, where that is null
   void write_pages(uint64_t tensor, uint64_t tensors, uint64_t page);
 
   const std::string directory_;
@@ -95,7 +97,7 @@ class ParameterStore {
   std::optional<StoreLock> lock_;
   std::unique_ptr<ParameterFile> file_;
   bool is_new_ = false;  // nobody sees it yet
-  const Staging blocks_;
+  std::array<Staging, kBlocks> blocks_;
   std::vector<DeferredTable> deferred_;
   // The page that lies in the last block; a number that no page has where that is none.
   uint64_t held_tensor_ = ~uint64_t{0}, held_page_ = 0;

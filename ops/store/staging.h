@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 namespace poet {
 
@@ -9,10 +10,17 @@ class Staging {
  public:
   Staging() = default;
   explicit Staging(uint64_t bytes);  // in whole blocks of direct I/O; throws Error where that memory is missing
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
+  Staging(Staging&& other) noexcept { swap(other); }
+  Staging& operator=(Staging&& other) noexcept {
+    swap(other);
+    return *this;
+  }
   ~Staging();
 
+  void swap(Staging& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
   unsigned char* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
 
