@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import BelowFolder, chunks_of, external_data_of, location_below
+from poet_onnx.files.regular import identity_of
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -30,9 +31,19 @@ _NO_NUMBER = 2**62
 
 
 class FileTensor(ir.ExternalTensor):
-    """A tensor in a file below a folder; everything about it is checked when it is made, the file at each opening."""
+    """A tensor in a file below a folder; everything about it is checked when it is made, the file at each opening.
 
-    def __init__(self, tensor: ir.ExternalTensor, folder: Path, location: PurePosixPath, offset: int) -> None:
+    What is read of the file is what was there at the first opening.
+    """
+
+    def __init__(
+        self,
+        tensor: ir.ExternalTensor,
+        folder: Path,
+        location: PurePosixPath,
+        offset: int,
+        first_look: tuple[int, ...] | None = None,
+    ) -> None:
         """Use `hold_external` and `moved`.
 
         Args:
@@ -40,6 +51,7 @@ class FileTensor(ir.ExternalTensor):
             folder: with all links resolved.
             location: of the file, relative to the folder.
             offset: of the first byte in the file.
+            first_look: identity of the file, if it was opened before.
         """
         super().__init__(
             *(location.as_posix(), offset, tensor.nbytes, tensor.dtype),
@@ -49,6 +61,7 @@ class FileTensor(ir.ExternalTensor):
             metadata_props=dict(tensor.metadata_props),
             base_dir=folder,
         )
+        self._first_look = first_look
 
     @property
     def first(self) -> int:
@@ -64,7 +77,7 @@ class FileTensor(ir.ExternalTensor):
         other = ir.ExternalTensor(
             *(self.location, self.first, self.nbytes, dtype), shape=ir.Shape(shape), name=name, base_dir=self.base_dir
         )
-        return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), self.first)
+        return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), self.first, self._first_look)
 
     def part(self, start: int, shape: Sequence[int], name: str) -> FileTensor:
         """Return some of its elements, which have whole bytes, from one on."""
@@ -78,17 +91,24 @@ class FileTensor(ir.ExternalTensor):
             name=name,
             base_dir=self.base_dir,
         )
-        return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), first)
+        return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), first, self._first_look)
 
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Open the file for reading.
 
         Raises:
-            InputError: if it may not be read, or ends before the tensor does.
+            InputError: if it may not be read, ends before the tensor does, or was changed since it was opened first.
         """
         below = BelowFolder(self.name or "", Path(self.base_dir), PurePosixPath(self.location), self.first, self.nbytes)
         with below.opened() as descriptor:
+            seen = identity_of(os.fstat(descriptor))
+            self._first_look = self._first_look or seen
+            if seen != self._first_look:
+                raise InputError(
+                    f"{below.path} was changed while its weights were in use: load the model again, and write others "
+                    "to a file of their own."
+                )
             yield descriptor
 
     def numpy(self) -> Array:

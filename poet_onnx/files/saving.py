@@ -64,7 +64,7 @@ def _bring_data(model: ir.Model, target: Path, written: Written) -> None:
         source = Path(tensor.path)
         if source.is_relative_to(folder):
             moved = tensor.moved(folder, PurePosixPath(source.relative_to(folder)), tensor.first)
-            with moved.opened():
+            with tensor.opened(), moved.opened():
                 return moved
         elsewhere.setdefault(source, []).append(tensor)
         return tensor

@@ -242,6 +242,19 @@ def test_the_file_is_checked_again_whenever_it_is_opened(folder: Path) -> None:
     assert not (folder.parent / "out.onnx").exists()
 
 
+def test_a_file_that_is_written_to_is_not_used_any_more(folder: Path) -> None:
+    """Another export to the same name has other numbers at the same place."""
+    os.utime(folder / "own.bin", ns=(0, 0))  # the clock of files may stand still for the length of a test
+    model = load_model(put(folder, as_initializer(external("own.bin", offset=4096))))
+    tensor = model.graph.initializers["w"].const_value
+    assert isinstance(tensor, FileTensor)
+    views = [tensor, tensor.part(4, (2, 3), "part"), tensor.seen_as(ir.DataType.INT32, (16,), "codes")]
+    (folder / "own.bin").write_bytes(bytes(4096) + SECRET[::-1].tobytes() + b"more that nobody declared")
+    reads = [call for view in views for call in (view.numpy, view.tobytes, lambda view=view: list(view.chunks()))]
+    for read in (*reads, lambda: save_model(model, folder.parent / "out.onnx")):
+        assert "own.bin was changed while its weights were in use: load the model again" in refusal(read)
+
+
 def test_types_smaller_than_a_byte_and_empty_tensors_are_read(folder: Path) -> None:
     (folder / "own.bin").write_bytes(b"\x21\x43")
     packed = external("own.bin", length=2)
