@@ -40,6 +40,10 @@ _EXPORTING_BYTES_PER_NODE = 1_200
 were, and the first exports find little of a checkpoint's header free. 1,150 were measured (a decoder of 24 layers, of
 which checkpoints and models were written and read in turns, stock onnxruntime 1.31, Python 3.11)."""
 
+_CHANGING_BYTES, _CHANGING_BYTES_PER_NODE = 400_000, 1_000
+"""What `use_budget` leaves of plans that come and go, and for each node of the one that runs: with all other calls in
+between .2 MB for 208 nodes, .8 for 694 and .6 to 1.1 for 715 were measured (VmHWM, stock onnxruntime 1.32)."""
+
 _RUNNING_BYTES_PER_NODE = 160
 """What the first runs note of a node of the training graph, which loading it does not (recurrent nets of 1,000 to
 13,900 nodes, stock onnxruntime 1.32, Python 3.11)."""
@@ -90,6 +94,7 @@ MEANS = {
     "save_checkpoint": "no copy of a tensor",
     "load_checkpoint": "one piece of a tensor at a time, and their names",
     "export_inference_model": "one piece of a tensor at a time, and names in the graph, where load_checkpoint's were",
+    "use_budget": "pieces of memory between those of other plans",
     "imports": "taken before it trains, and given back",
 }
 """What is in each line, in words that fit a line; some lines say their figures besides."""
@@ -197,6 +202,7 @@ def process_memory(
     region_bytes: int,
     pages: bool,
     evaluation: EvaluationMemory | None = None,
+    changes: bool = False,
 ) -> ProcessMemory:
     """Return what a process takes that trains a graph.
 
@@ -207,6 +213,7 @@ def process_memory(
         region_bytes: what the transient values of the step take, packed.
         pages: whether the step pages.
         evaluation: what evaluating takes; None where there is no evaluation graph.
+        changes: whether its plan may change for another budget.
     """
     sizes = dict.fromkeys(LINES.values(), 0)
     for tensor in filter(lambda tensor: tensor.resident, graph.tensors.values()):
@@ -226,7 +233,8 @@ def process_memory(
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    return ProcessMemory((*lines, *_calls(graph, costs, evaluation)), costs.starting_bytes(graph, operators))
+    calls = _calls(graph, costs, evaluation, len(operators) if changes else 0)
+    return ProcessMemory((*lines, *calls), costs.starting_bytes(graph, operators))
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
@@ -241,7 +249,9 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
         yield ProcessLine("store", store_bytes, MEANS["store"], False)
 
 
-def _calls(graph: TrainingGraph, costs: ProcessCosts, evaluation: EvaluationMemory | None) -> Iterator[ProcessLine]:
+def _calls(
+    graph: TrainingGraph, costs: ProcessCosts, evaluation: EvaluationMemory | None, changed_nodes: int
+) -> Iterator[ProcessLine]:
     """Yield what the calls beside the step take, during which the step's code is not in memory."""
     nodes = sum(node.phase is Phase.FORWARD for node in graph.nodes) if evaluation is None else evaluation.nodes
     tensors = sum(tensor.role in _CHECKPOINTED for tensor in graph.tensors.values() if tensor.resident)
@@ -250,10 +260,12 @@ def _calls(graph: TrainingGraph, costs: ProcessCosts, evaluation: EvaluationMemo
         names_bytes = evaluation.exported_nodes * (_EXPORTING_BYTES_PER_NODE + _UNPACKED_BYTES_PER_NODE)
         names_bytes += evaluation.exported_bytes
     saving_bytes = _SAVING_BYTES + (_SAVING_STORED_BYTES if stored_bytes(graph) else 0)
-    for name, size_bytes in zip(
-        CALLS, (saving_bytes, _RESUMING_BYTES + header_bytes, _EXPORTING_BYTES + names_bytes), strict=True
-    ):
+    sizes = (saving_bytes, _RESUMING_BYTES + header_bytes, _EXPORTING_BYTES + names_bytes)
+    for name, size_bytes in zip(CALLS, sizes, strict=True):
         yield ProcessLine(name, size_bytes if costs.runtime_bytes else 0, MEANS[name], False)
+    if changed_nodes and costs.runtime_bytes:
+        changing_bytes = _CHANGING_BYTES + changed_nodes * _CHANGING_BYTES_PER_NODE
+        yield ProcessLine("use_budget", changing_bytes, MEANS["use_budget"], False)
 
 
 def evaluation_memory(

@@ -169,7 +169,7 @@ def process_of(request: Request, first: Baseline, evaluation: EvaluationStep | N
     costs = ProcessCosts.of(
         request.device, request.measured, target, threads=request.threads, versions=request.versions
     )
-    return process_beside(evaluation, costs, first.graph, target)
+    return replace(process_beside(evaluation, costs, first.graph, target), changes=request.is_one_of_several)
 
 
 def baseline_of(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:

@@ -57,7 +57,8 @@ def planned_family(
         with warnings.catch_warnings():
             if found:
                 warnings.simplefilter("ignore", PoetWarning)  # what the first one said
-            found.append(planned(replace(request, options=options, budget=budget, common=common)))
+            one = replace(request, options=options, budget=budget, is_one_of_several=True, common=common)
+            found.append(planned(one))
         common = found[-1].plan.stored
     sizes = tuple(budget.size_bytes or 0 for budget in budgets)
     first = found[0].model.metadata_props[TRAINING_KEY]

@@ -62,11 +62,13 @@ class TrainingProcess:
         costs: of the process besides the step's tensors.
         target: runtime that it trains with.
         evaluation: what evaluating takes; None where nothing is evaluated.
+        changes: whether its plan may change for another budget.
     """
 
     costs: ProcessCosts
     target: str
     evaluation: EvaluationMemory | None = None
+    changes: bool = False
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known, unpacked."""
@@ -84,7 +86,13 @@ class TrainingProcess:
         self, graph: TrainingGraph, operators: Sequence[str], region_bytes: int, *, pages: bool = False
     ) -> ProcessMemory:
         return process_memory(
-            graph, self.costs, operators=operators, region_bytes=region_bytes, pages=pages, evaluation=self.evaluation
+            graph,
+            self.costs,
+            operators=operators,
+            region_bytes=region_bytes,
+            pages=pages,
+            evaluation=self.evaluation,
+            changes=self.changes,
         )
 
     def _region_bytes(self, step_bytes: int) -> int:

@@ -31,8 +31,8 @@ NamedPlan: TypeAlias = tuple[str, Plan | str]
 class Request:
     """The options of a rewrite, read: names are what they name, texts are numbers.
 
-    What lives in a store is `common` to plans for several budgets, so that a training may change between them: all find
-    the state where it was. It is known once one of them is made.
+    It may be one of several, for budgets between which a training changes. What lives in a store is `common` to their
+    plans, so that all find the state where it was. It is known once one of them is made.
     """
 
     options: RewriteOptions
@@ -46,6 +46,7 @@ class Request:
     versions: Versions
     optimizer: OptimizerChoice
     limits: Limits  # besides budget and deadline, which depend on the model
+    is_one_of_several: bool = False
     common: tuple[str, ...] | None = None
 
     @classmethod
