@@ -20,7 +20,7 @@ from poet_onnx.runtime.computing import computed
 _OPSET, _IR_VERSION = 19, 9
 _MEANING = (
     *("coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value"),
-    *("mode", "nearest_mode"),
+    *("antialias", "mode", "nearest_mode"),
 )
 """Attributes of Resize that say what an element is made of."""
 

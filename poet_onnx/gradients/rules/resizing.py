@@ -12,10 +12,10 @@ from poet_onnx.passes.lowering.resizing import resize_gradient
 def resize(builder: GradientBuilder) -> None:
     """Multiply along each resized axis with the transposed matrix of the resize; whole repetitions are summed."""
     attributes = builder.attributes
-    refused = ("antialias", "axes", "keep_aspect_ratio_policy")
+    refused = ("axes", "keep_aspect_ratio_policy")
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_crop_and_resize" or any(attributes.get(name, 0) not in (0, "stretch") for name in refused):
-        raise NoGradientError("it crops, filters, keeps an aspect ratio or names axes")
+        raise NoGradientError("it crops, keeps an aspect ratio or names axes")
     before, after = builder.type(builder.input(0)), builder.type(builder.output())
     try:
         gradient = resize_gradient(

@@ -119,6 +119,18 @@ CASES = [
         'mode = "cubic", cubic_coeff_a = -0.75, coordinate_transformation_mode = "half_pixel"',
         mode="bicubic",
     ),
+    *(
+        _resize(
+            f"with a filter before it, by {way}",
+            (2, 3, 8, 5),
+            (4, 10),
+            f'mode = "{mode}", antialias = 1, exclude_outside = 1, cubic_coeff_a = {a}',
+            opset=19,
+            mode=way,
+            antialias=True,
+        )
+        for mode, way, a in (("linear", "bilinear", -0.75), ("cubic", "bicubic", -0.5))
+    ),
     Case(
         "Resize to sizes",
         'y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (x, "", "", s)',
