@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import BITS
 from poet_onnx.files.external_data import FileTensor
 from poet_onnx.files.held_file import HeldFile
@@ -31,7 +29,7 @@ from poet_onnx.files.onnx_messages import (
     tensor_head,
 )
 from poet_onnx.files.protobuf import MESSAGE, Field, FileBytes, fields, last_number, message_field, whole, written
-from poet_onnx.files.regular import identity_of
+from poet_onnx.files.regular import unchanged
 
 LEAST_FILE_BYTES = 32 << 20
 """A smaller model is parsed as a whole, and does not depend on its file any more."""
@@ -55,7 +53,7 @@ class _OpenModel:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.file = HeldFile(path)
-        self._first_look = identity_of(os.fstat(self.file.descriptor))
+        self._first_look = unchanged(self.file.descriptor, path, None)
 
     def check(self) -> None:
         """Check that nobody has written to the file.
@@ -63,11 +61,7 @@ class _OpenModel:
         Raises:
             InputError: if somebody has.
         """
-        if identity_of(os.fstat(self.file.descriptor)) != self._first_look:
-            raise InputError(
-                f"{self._path} was changed while its weights were in use: load the model again, and write others to a"
-                " file of their own."
-            )
+        unchanged(self.file.descriptor, self._path, self._first_look)
 
 
 class EmbeddedTensor(ir.LazyTensor):

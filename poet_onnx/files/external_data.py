@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import BelowFolder, chunks_of, external_data_of, location_below
-from poet_onnx.files.regular import identity_of
+from poet_onnx.files.regular import unchanged
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -102,13 +102,7 @@ class FileTensor(ir.ExternalTensor):
         """
         below = BelowFolder(self.name or "", Path(self.base_dir), PurePosixPath(self.location), self.first, self.nbytes)
         with below.opened() as descriptor:
-            seen = identity_of(os.fstat(descriptor))
-            self._first_look = self._first_look or seen
-            if seen != self._first_look:
-                raise InputError(
-                    f"{below.path} was changed while its weights were in use: load the model again, and write others "
-                    "to a file of their own."
-                )
+            self._first_look = unchanged(descriptor, below.path, self._first_look)
             yield descriptor
 
     def numpy(self) -> Array:

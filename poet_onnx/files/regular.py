@@ -87,6 +87,21 @@ def identity_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def unchanged(descriptor: int, path: Path, first_look: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the identity of an open file of weights, which is that of a first look, if there was one.
+
+    Raises:
+        InputError: if somebody has written to the file since then.
+    """
+    seen = identity_of(os.fstat(descriptor))
+    if first_look not in (None, seen):
+        raise InputError(
+            f"{path} was changed while its weights were in use: load the model again, and write others to a file of "
+            "their own."
+        )
+    return seen
+
+
 def _check(status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
