@@ -161,8 +161,7 @@ def _closest(
     lowest, highest = 0, min(limits.budget_bytes or 0, best.plan.prediction.transient_peak_bytes)
     found = best
     for attempts in range(ATTEMPTS - 1):
-        is_over = found.plan.certificate.status == "interrupted"
-        if excess_bytes(best) <= 0 or math.isinf(excess) or is_over:
+        if excess_bytes(best) <= 0 or math.isinf(excess) or found.plan.certificate.status == "interrupted":
             break
         # Below its own peak: less than the budget alone might allow the same plan again. Each time by twice as much,
         # for a plan of fewer bytes runs or loads more nodes again, which take some bytes themselves.

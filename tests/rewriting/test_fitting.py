@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from real_problems import real_problem
 
 import poet_onnx
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.passes.paging import page_file_bytes
+from poet_onnx.plan.limits import Limits
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.plan.serialization import to_json
-from poet_onnx.rewriting.fitting import PageFileError, _time_limit
+from poet_onnx.rewriting.fitting import ATTEMPTS, FittingPlan, PageFileError, _closest, _time_limit
+from poet_onnx.rewriting.process import LaidOutPlan
+from poet_onnx.scheduling import schedule
 
 BLOCK_BYTES = 4096
 
@@ -82,6 +87,19 @@ def test_a_plan_made_for_more_room_is_refused(options: dict[str, Any], tmp_path:
     file.write_text(to_json(result.plan, result.graph))
     with pytest.raises(PageFileError, match="plan again for that storage"):
         poet_onnx.rewrite(options["model_or_path"], device=device(BLOCK_BYTES), plan=file)
+
+
+def test_planning_again_ends(model_path: Callable[..., Path]) -> None:
+    problem = real_problem(model_path("mlp-mse"), "a72")
+    ordered = schedule(problem)
+    budgets = []
+
+    def attempt(problem: ScheduleProblem, limits: Limits) -> FittingPlan:
+        budgets.append(limits.budget_bytes)
+        return FittingPlan(ordered, cast(LaidOutPlan, None))
+
+    _closest(problem, Limits(ordered.prediction.transient_peak_bytes), attempt, lambda _: 8.0)
+    assert len(budgets) == ATTEMPTS
 
 
 def test_planning_again_takes_as_long_once_more_and_quick_plans_after_that() -> None:
