@@ -69,7 +69,8 @@ class PageChannel {
   uint64_t buffer_bytes() const { return kSlots * buffers_[0].bytes(); }
 
  private:
-  static constexpr size_t kSlots = 12, kMostAhead = 9;
+  // Adam reads three pages and writes three: with more of them ahead, writes find no slot, and the step makes them.
+  static constexpr size_t kSlots = 12, kMostAhead = 5;
   enum class State { kFree, kQueued, kRunning, kHere };  // kHere: was read, and nobody took it yet
   struct Slot {
     State state = State::kFree;
