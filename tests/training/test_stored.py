@@ -443,6 +443,25 @@ def test_a_store_without_a_name_is_refused(
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+def test_an_evaluation_graph_that_reads_memory_is_refused_beside_a_store(nets: dict[str, Path], tmp_path: Path) -> None:
+    poet_onnx.train_graph(nets["image"], loss="cross-entropy").save(tmp_path / "made")
+    given = tmp_path / "made" / "training_model.onnx", tmp_path / "made" / "parameters.safetensors"
+    path = tmp_path / "disk.onnx"
+    poet_onnx.rewrite(given[0], device="a72", target="stock", gap=0.5, store="always").save(path)
+    rewritten(nets["image"], tmp_path / "ram.onnx")
+    said = r"reads '[^']*' from memory, but the model keeps it in a store: rewrite the forward model with --loss"
+    with pytest.raises(InputError, match=said):
+        TrainingSession(path, given[1], eval_model=tmp_path / "ram.eval.onnx", store=tmp_path / "store")
+    session = TrainingSession(
+        path, given[1], eval_model=tmp_path / "made" / "eval_model.onnx", store=tmp_path / "other"
+    )
+    session.step(feeds(session, 0))
+    with pytest.raises(InputError, match=said):
+        session.eval()
+    session.step(feeds(session, 1))
+    session.export_inference_model(tmp_path / "trained.onnx")
+
+
 @pytest.mark.parametrize(
     ("store", "said"),
     [
