@@ -173,6 +173,26 @@ def test_remainders_have_the_sign_that_the_kernel_gives_them(fmod: int) -> None:
     assert infer(ir.from_proto(graph)).values["y"].tolist() == kernel.tolist() == expected
 
 
+@pytest.mark.parametrize("bounds", [["low"], ["low", ""], ["low", "high"]])
+def test_bounds_of_numbers_are_kept_as_the_kernel_keeps_them(bounds: list[str]) -> None:
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 15]> g () => (int64[4] y)
+        <int64[4] a = {-3, 0, 2, 9}, int64 low = {0}, int64 high = {5}> { y = Clip(a) }"""
+    )
+    graph.graph.node[0].input.extend(bounds)  # "" is a bound that is left out, as torch's legacy exporter writes it
+    kernel = session(graph.SerializeToString()).run(None, {})[0]
+    expected = [0, 0, 2, 5 if "high" in bounds else 9]
+    assert infer(ir.from_proto(graph)).values["y"].tolist() == kernel.tolist() == expected
+
+
+def test_bounds_that_are_attributes_are_kept() -> None:
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 6]> g () => (float[3] y)
+        <float[3] a = {-3, 1, 9}> { y = Clip <min = 0.0, max = 5.0> (a) }"""
+    )
+    assert infer(ir.from_proto(graph)).values["y"].tolist() == [0, 1, 5]
+
+
 def test_named_dimensions_are_fixed() -> None:
     graph = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 15]> g (float[batch, 6] x, float[6, 2] w) => (float[batch, 2] y)

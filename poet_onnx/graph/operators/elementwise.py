@@ -44,6 +44,18 @@ def _cast(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     return [inputs[0].astype(ir.DataType(context.attributes["to"]).numpy())]
 
 
+def _clip(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    """Return what lies between bounds, those of inputs, or of attributes before opset 11."""
+    clipped, *bounds = inputs
+    low, high = (
+        bounds[index] if index < len(bounds) else context.attributes.get(name)
+        for index, name in enumerate(("min", "max"))
+    )
+    if low is not None:
+        clipped = np.maximum(clipped, low)
+    return [clipped if high is None else np.minimum(clipped, high)]
+
+
 def _comparison(context: ShapeContext) -> list[TensorType]:
     return [TensorType(BOOL, broadcast(context.type(0).shape, context.type(1).shape))]
 
@@ -119,7 +131,7 @@ SPECS = [
     _exact("Cast", _cast, inplace=((0, 0),)),
     OpSpec("Sum", work=per_output(1), **_COMBINING),
     OpSpec("Mean", work=per_output(2), **_COMBINING),
-    OpSpec("Clip", inplace=((0, 0),), work=per_output(1), workspace=nothing),
+    _exact("Clip", _clip, inplace=((0, 0),)),
     OpSpec("Sign", work=per_output(1), workspace=nothing),
     OpSpec("Round", work=per_output(2), workspace=nothing),
     *family("Reciprocal Sqrt", work=per_output(4), workspace=nothing),

@@ -342,7 +342,10 @@ def _evaluated(spec: OpSpec, context: ShapeContext, outputs: Sequence[TensorType
         for value, kind in zip(context.values, context.types, strict=True)
         if value is not None and kind is not None
     ]
-    if spec.value is None or not inputs or len(inputs) != len(context.types):
+    given = list(context.types)
+    while given and given[-1] is None:  # an optional input may be left out by an empty name, too
+        given.pop()
+    if spec.value is None or not inputs or len(inputs) != len(given):
         return nothing
     if any(output is not None and output.elements > LARGEST_VALUE for output in outputs):
         return nothing
