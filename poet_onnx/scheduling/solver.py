@@ -316,6 +316,7 @@ def least_budget(model: Formulation) -> LeastBudget:
         fixed = model.limits.transient_bytes - (row.high or 0.0)
         terms = quicksum(size / unit * variables[variable] for variable, size in row.terms.items())
         scip.addCons(terms + fixed / unit <= budget)
+    scip.setParam("propagating/probing/maxprerounds", 0)  # takes as long as the search, which finds the same without
     scip.setParam("limits/gap", BUDGET_GAP)
     scip.setParam("limits/nodes", MOST_BUDGET_NODES)
     scip.setParam("lp/rootiterlim", MOST_BUDGET_ITERATIONS + 1)  # no event comes while an LP is solved
