@@ -15,6 +15,7 @@ The calls are replaced while a module is traced, so that both exporters, trainin
 - `gaussian_nll_loss` looks whether variances are negative, which the dynamo exporter cannot write. So do distributions
   with their arguments, which they do not while they are traced.
 - `multi_margin_loss` becomes a clamp, which has a gradient where a margin is just kept.
+- `nn.TransformerEncoder` and its decoder look whether a mask is the causal one, which the dynamo exporter cannot write.
 - `scatter_reduce` is in a module of its own.
 - `scaled_dot_product_attention` is exported of four dimensions alone.
 """
@@ -50,7 +51,7 @@ def with_rewritten_functions() -> Iterator[None]:
         found = written[func](*args, **kwargs) if func in written else None
         return func(*args, **kwargs) if found is None else found
 
-    with answered(write), _without_validation():
+    with answered(write), _without_validation(), _without_comparing_masks():
         yield
 
 
@@ -65,6 +66,19 @@ def _without_validation() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def _without_comparing_masks() -> Iterator[None]:
+    """Let transformers of `torch.nn` apply each mask as it is, in this context: so they do with causal ones, too."""
+    from torch.nn.modules import transformer
+
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
 
 
 def _written() -> Mapping[Any, Callable[..., Tensor | None]]:

@@ -247,3 +247,41 @@ BAGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_bags_of_as_many_words_are_torchs(name: str, exporter: str, tmp_path: Path) -> None:
     function = BAGS[name]
     assert_is_torchs(lambda y, x: function(y, x) + x.sum(), (near(2.0), near(1.0).flip(1)), tmp_path, exporter)
+
+
+class Masked(nn.Module):
+    """An encoder and a decoder of torch's own, each with a mask that is causal, or hides one place more."""
+
+    def __init__(self, hides_more: bool) -> None:
+        super().__init__()
+        sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0.0, "batch_first": True}
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**sizes), 1, enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+        mask[3, 1] = -torch.inf if hides_more else 0.0
+        self.register_buffer("mask", mask)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return a sum in which each number has another weight."""
+        memory = self.encoder(first, mask=self.mask)
+        found: Tensor = self.decoder(second, memory, tgt_mask=self.mask)
+        return found.flatten().cumsum(0).sum()
+
+
+@EXPORTERS
+@pytest.mark.parametrize("hides_more", [False, True], ids=["causal", "of another kind"])
+def test_transformers_of_torch_have_their_masks(hides_more: bool, exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Masked(hides_more)
+    example = (torch.randn(2, 5, 8), torch.randn(2, 5, 8))
+    options = OPTIONS | {"optimizer": "sgd", "exporter": exporter, "loss": "output:output"}
+    made = poet_onnx.torch.export(net, example, tmp_path / "net.onnx", **options)
+    session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(1.0))
+    before = {name: parameter.detach().numpy().copy() for name, parameter in net.named_parameters()}
+    loss = session.step([each.numpy() for each in example])
+    expected = net(*example)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    for name, parameter in net.named_parameters():
+        moved = before[name] - session.parameters[name]
+        np.testing.assert_allclose(moved, parameter.grad, rtol=1e-4, atol=1e-5 * float(parameter.grad.abs().max()))
