@@ -288,6 +288,8 @@ void ParameterFile::commit(const std::string& text) {
   for (uint64_t page = 0; page < working_.size(); ++page) committed_[page] = working_[page].copy;
   commits_ = head.number;
   text_ = text;
+  has_uncommitted_ = false;
+  commits_steps_ = true;
   has_failed_ = false;
 }
 

@@ -153,11 +153,10 @@ class ParameterFile {
   bool is_direct_ = false;
   bool drops_cache_ = false;
   bool has_failed_ = false;
-  // Whether what the last step wrote was committed before the next one began. It likely will be again, so that pages go
-  // from the page cache to the disk during the step, rather than all of them when the commit waits for it.
+  bool has_uncommitted_ = false;  // pages
+  // Whether a commit likely follows what the step writes, as it did the last time. Then pages go from the page cache to
+  // the disk during the step, rather than all of them when the commit waits for it.
   std::atomic<bool> commits_steps_{false};
-  bool has_written_ = false;     // since the step began
-  uint64_t commits_before_ = 0;  // the step
 
   uint64_t slots_ = 0, slot_bytes_ = 0, end_ = 0;
   std::vector<uint64_t> first_page_;      // of each tensor; behind them, how many there are in all

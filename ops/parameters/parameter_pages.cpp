@@ -61,9 +61,7 @@ void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* 
 
 void ParameterFile::begin_step() {
   require_usable();
-  if (has_written_) commits_steps_ = commits_ != commits_before_;
-  has_written_ = false;
-  commits_before_ = commits_;
+  if (has_uncommitted_) commits_steps_ = false;
   if (channel_ == nullptr) return;
   channel_->forget_before(~uint64_t{0});
   order_.begin_step();
@@ -92,7 +90,7 @@ void ParameterFile::write_page(uint64_t tensor, uint64_t page, Staging& block) {
   require_usable();
   const uint64_t index = first_page_[tensor] + page, bytes = page_bytes(tensor, page);
   const Copy to = committed_[index] == Copy::kFirst ? Copy::kSecond : Copy::kFirst;
-  has_written_ = true;
+  has_uncommitted_ = true;
   std::memset(block.data() + bytes, 0, whole_blocks(bytes) - bytes);
   if (channel_ != nullptr) require_written(channel_->failure());
   if (channel_ == nullptr || !channel_->write(in_file(tensor, page, to), block, &working_[index].checksum)) {

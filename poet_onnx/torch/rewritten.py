@@ -15,7 +15,8 @@ The calls are replaced while a module is traced, so that both exporters, trainin
 - `gaussian_nll_loss` looks whether variances are negative, which the dynamo exporter cannot write. So do distributions
   with their arguments, which they do not while they are traced.
 - `multi_margin_loss` becomes a clamp, which has a gradient where a margin is just kept.
-- `nn.TransformerEncoder` and its decoder look whether a mask is the causal one, which the dynamo exporter cannot write.
+- `nn.TransformerEncoder` and `nn.TransformerDecoder` look whether a mask is the causal one, which the dynamo exporter
+  cannot write.
 - `scatter_reduce` is in a module of its own.
 - `scaled_dot_product_attention` is exported of four dimensions alone.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,34 +158,33 @@ class Evaluation:
         """
         if self._runner is None:
             self.check_same()
+            _check_in_memory(self._read(), values.keys() - arrays.keys())
             plan = self._description
-            stored = values.keys() - arrays.keys()
-            if plan is None:
-                runner = self._prepared(values, stored, options)
-            else:
-                runner = self._planned(plan, arrays, stored, options)
+            runner = self._prepared(values, options) if plan is None else self._planned(plan, arrays, options)
             runner.bind(arrays)
             runner.number(next(iter(runner.outputs)))
             self._runner = runner
         return self._runner
 
-    def _prepared(self, values: Mapping[str, Array], stored: Set[str], options: Mapping[str, Any]) -> Runner:
+    def _read(self) -> Sequence[str]:
+        """Return names of what the graph reads from memory."""
+        if self._description is not None:
+            return self._description.held
+        model = self.model()
+        assert model is not None
+        return [*model.graph.initializers, *(value.name or "" for value in model.graph.inputs)]
+
+    def _prepared(self, values: Mapping[str, Array], options: Mapping[str, Any]) -> Runner:
         from poet_onnx.training.prepare import evaluation_graph
 
         model = self.model()
         assert model is not None
-        _check_in_memory([*model.graph.initializers, *(value.name or "" for value in model.graph.inputs)], stored)
         payload, ranges = evaluation_graph(model, values)
         return Runner(payload, role="evaluation model", ranges=ranges, **options)
 
     def _planned(
-        self,
-        described: EvaluationDescription,
-        arrays: Mapping[str, Array],
-        stored: Set[str],
-        options: Mapping[str, Any],
+        self, described: EvaluationDescription, arrays: Mapping[str, Array], options: Mapping[str, Any]
     ) -> Runner:
-        _check_in_memory(described.held, stored)
         path = self.path
         ranges = ranges_from_json(self._metadata.get(RANGES_KEY, "{}"))
         runner = Runner(path, role="evaluation model", ranges=ranges, **options)
@@ -199,7 +198,7 @@ class Evaluation:
         return runner
 
 
-def _check_in_memory(read: Iterable[str], stored: Set[str]) -> None:
+def _check_in_memory(read: Sequence[str], stored: Set[str]) -> None:
     """Check that an evaluation graph reads from memory nothing that lives in the session's store.
 
     Raises:

@@ -342,10 +342,8 @@ def _evaluated(spec: OpSpec, context: ShapeContext, outputs: Sequence[TensorType
         for value, kind in zip(context.values, context.types, strict=True)
         if value is not None and kind is not None
     ]
-    given = list(context.types)
-    while given and given[-1] is None:  # an optional input may be left out by an empty name, too
-        given.pop()
-    if spec.value is None or not inputs or len(inputs) != len(given):
+    others = context.types[len(inputs) :]  # optional inputs at the end may be left out by empty names, too
+    if spec.value is None or not inputs or any(kind is not None for kind in others):
         return nothing
     if any(output is not None and output.elements > LARGEST_VALUE for output in outputs):
         return nothing
