@@ -13,6 +13,9 @@ from poet_onnx.record import Record
 DIGITS = 6
 """Of a number in the profile of a board that was measured."""
 
+_MOST_OVERHEAD = 0.5
+"""Of the nodes' time: where more of it does not depend on their work, that says little of the board."""
+
 _FlopsPerSecond = Annotated[float, Field(ge=1.0, le=1e18)]
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -68,3 +71,14 @@ class BoardMeasurement(Record, strict=True):
     capacity_bytes: Annotated[int, Field(ge=0, le=10**16)] | None
     one_thread: Rates
     all_threads: Rates | None
+
+    @property
+    def warning(self) -> str | None:
+        """Return in one sentence that the model is too small to tell how fast the board is; None where it is not."""
+        share = self.one_thread.overhead_share
+        if share <= _MOST_OVERHEAD:
+            return None
+        return (
+            f"The nodes of {self.model} are so small that {share:.0%} of their time is the runtime's own: they tell "
+            "little of the board's rates, so profile a larger model."
+        )

@@ -44,9 +44,6 @@ from poet_onnx.runtime import installed_runtime, page_directory
 _MOST_SMALL_BYTES = 4 << 20
 """Of a transfer that is timed where memory is short."""
 
-_MOST_OVERHEAD = 0.5
-"""Of the nodes' time: where more of it does not depend on their work, that says little of the board."""
-
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
 
 
@@ -167,7 +164,8 @@ def measure(
             )
         way.end()
         conditions = watch.conditions()
-        for warning in (conditions.warning, _too_small(figures.get("board"))):
+        found: BoardMeasurement | None = figures.get("board")
+        for warning in (conditions.warning, None if found is None else found.warning):
             if warning is not None:
                 warnings.warn(warning, PoetWarning, stacklevel=2)
         return MeasuredCosts(
@@ -177,17 +175,6 @@ def measure(
             **vars(valid),
             **figures,
         )
-
-
-def _too_small(board: BoardMeasurement | None) -> str | None:
-    """Return in one sentence that a model is too small to tell how fast a board is; None where it is not."""
-    share = 0.0 if board is None else board.one_thread.overhead_share
-    if board is None or share <= _MOST_OVERHEAD:
-        return None
-    return (
-        f"The nodes of {board.model} are so small that {share:.0%} of their time is the runtime's own: they tell "
-        "little of the board's rates, so profile a larger model."
-    )
 
 
 def _storage(

@@ -120,6 +120,16 @@ def test_numbers_are_the_measured_ones(tmp_path: Path) -> None:
     assert channel == Channel.of(STORAGE, known), "a plan sees what it would see with the costs"
 
 
+def test_a_model_whose_nodes_are_too_small_is_told_of() -> None:
+    board = measured().board
+    assert board is not None
+    assert board.warning is None
+    small = board.model_copy(update={"one_thread": ONE.model_copy(update={"matmul_share": 0.0})})
+    assert small.warning is not None
+    assert small.warning.startswith("The nodes of net.onnx are so small that ")
+    assert small.warning.endswith(" so profile a larger model.")
+
+
 def test_a_plan_for_the_file_is_of_the_graph_that_was_measured(tmp_path: Path) -> None:
     """Which operators a graph is made of depends on the time that they take with one thread."""
     names = {"matmul_flops_per_second", "elementwise_flops_per_second", "memory_bytes_per_second"}
