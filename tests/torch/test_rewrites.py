@@ -132,6 +132,26 @@ def spectrum_by_convolution(x: Tensor) -> Tensor:
     return (real * real + imaginary * imaginary).sqrt().mean(2)
 
 
+def spectrum_at_once(x: Tensor) -> Tensor:
+    return torch.fft.rfft(x).abs()
+
+
+def spectrum_by_products(x: Tensor) -> Tensor:
+    real, imaginary = CODE["rfft"](x)
+    return (real * real + imaginary * imaginary).sqrt()
+
+
+def heard(loss: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return what says of 9 steps with 4 letters how unlikely they make a text, with repeated letters."""
+    targets = torch.tensor([[1, 2, 2, 3], [3, 3, 3, 1], [2, 1, 1, 1], [1, 1, 3, 2]])
+    lengths = torch.tensor([9, 7, 9, 8]), torch.tensor([4, 3, 1, 4])
+
+    def between(y: Tensor) -> Tensor:
+        return loss(y.view(4, 9, 4).transpose(0, 1).log_softmax(2), targets, *lengths)[:, None]
+
+    return between
+
+
 def cases() -> dict[str, Case]:
     torch.manual_seed(0)
     rows = torch.randn(4, 6)
@@ -148,6 +168,13 @@ def cases() -> dict[str, Case]:
         warped(CODE["grid_sample"]),
     )
     wave = both(9, Gain(64), spectrum, spectrum_by_convolution)
+    waves = both(33, Gain(64), spectrum_at_once, spectrum_by_products)
+    letters = both(
+        1,
+        nn.Linear(6, 36),
+        heard(lambda *a: functional.ctc_loss(*a, reduction="none")),
+        heard(CODE["ctc_loss"]),
+    )
     quantize = both(
         8,
         nn.Linear(6, 8),
@@ -161,6 +188,8 @@ def cases() -> dict[str, Case]:
         "scatter amax": Case(scatter[0], "largest of scattered rows with index_add", scatter[1], rows, "dynamo"),
         "grid_sample": Case(grid[0], "a gather of the four neighbors", grid[1], rows),
         "stft": Case(wave[0], "stft as a convolution", wave[1], torch.randn(4, 64)),
+        "rfft": Case(waves[0], "rfft as products with cosines and sines", waves[1], torch.randn(4, 64)),
+        "ctc_loss": Case(letters[0], "exporter cannot export Between", letters[1], rows),
         "fake quantization": Case(quantize[0], "rounding whose error is detached", quantize[1], rows),
         "experts": Case(Experts(dense=False), "routing with every expert", Experts(dense=True), rows),
     }
@@ -176,12 +205,16 @@ def export(module: nn.Module, batch: Tensor, path: Path, **options: Any) -> poet
 
 
 REFUSED = [name for name in CASES if name != "scatter amax"]  # that is refused in an ONNX file alone
+NOT_EXPORTED = ["ctc_loss"]
+"""What torch itself cannot export."""
 
 
 @pytest.mark.parametrize("name", sampled(REFUSED, "grid_sample", "fake quantization"))
 def test_what_does_not_train_is_refused_with_what_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    with pytest.raises(InputError, match=f"In torch write .*{case.words}.*: docs/exporters.md, '{SECTION}', has"):
+    by_us, by_torch = "In torch write .*{}.*: docs/exporters.md, '{}', has", r"{}.* write it otherwise \(docs/.*{}"
+    words = (by_torch if name in NOT_EXPORTED else by_us).format(case.words, SECTION)
+    with pytest.raises(InputError, match=words):
         export(case.refused, case.batch, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
 
