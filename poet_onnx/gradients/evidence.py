@@ -2,7 +2,8 @@
 
 For a parameter speaks: a weight's place in the graph, or a weight's name. Against it speaks: a name that an exporter
 gives what it computed, or the numbers of a mask. A tensor of which neither speaks is doubtful: so is a named one of
-torch's legacy exporter, which writes buffers as it writes parameters, and a constant number in the others.
+torch's legacy exporter, which writes buffers as it writes parameters, and a constant number in the others. There a
+statistic is doubtful in a weight's place, too.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ _FOLDED = re.compile(
 _NAMED = re.compile(r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$", re.IGNORECASE)
 """Names that frameworks give to weights."""
 
+_STATISTIC = re.compile(r"(?:.*[._])?(?:mean|std|stddev|var|variance)s?(?:_.*)?$", re.IGNORECASE)
+"""Names of statistics: modules keep those of targets in buffers, and scale and shift what a last layer makes."""
+
 _STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 """Inputs at which a state at the start is."""
 
@@ -99,8 +103,9 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     if _NAMED.match(name) or not {*places} <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
         is_doubtful = of_torch and {*places} <= {"Add"} and _may_be_buffer(name, tensor)
         return DOUBTFUL if is_doubtful else PARAMETER
+    is_placed = bool(places) and not (of_torch and _STATISTIC.match(name))
     is_plain = not computed and not of_torch and _is_plain(value)
-    return _by_numbers(np.asarray(tensor.numpy()), is_placed=bool(places), is_plain=is_plain, computed=computed)
+    return _by_numbers(np.asarray(tensor.numpy()), is_placed=is_placed, is_plain=is_plain, computed=computed)
 
 
 def _by_numbers(array: Array, *, is_placed: bool, is_plain: bool, computed: bool) -> str:

@@ -444,6 +444,29 @@ def test_a_buffer_of_zeros_with_the_name_of_a_bias_is_in_doubt(tmp_path: Path) -
     assert set(poet_onnx.train_graph(forward, freeze="scores_bias").values) == {"head.weight", "bias"}
 
 
+@pytest.mark.parametrize("shape", [(3,), (1, 3)])
+def test_buffers_that_scale_and_shift_the_scores_are_in_doubt(shape: tuple[int, ...], tmp_path: Path) -> None:
+    class Net(nn.Module):
+        """A regression whose last layer makes targets without their mean and their deviation."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+            self.register_buffer("target_mean", torch.rand(shape))
+            self.register_buffer("target_std", torch.rand(shape))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return targets."""
+            return self.head(x) * self.target_std + self.target_mean
+
+    forward = written(Net(), torch.randn(4, 6), tmp_path / "forward.onnx", fold=False)
+    with pytest.raises(
+        InputError, match=r"doubt are 'target_mean' .*'target_std' .*doubt are head\.weight, head\.bias\."
+    ):
+        poet_onnx.train_graph(forward, loss="mse")
+    assert set(poet_onnx.train_graph(forward, loss="mse", freeze="target_*").values) == {"head.weight", "head.bias"}
+
+
 def test_a_row_for_padding_is_told() -> None:
     words, x = nn.Embedding(6, 3, padding_idx=1), torch.tensor([[0, 1], [2, 1]])
     model = exported(words, x, optimize=True)
