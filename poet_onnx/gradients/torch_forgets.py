@@ -63,7 +63,9 @@ def _without_detach(graph: ir.Graph, trained: Collection[str]) -> list[str]:
     for node in graph:
         if node.op_type in ("Shape", "Size"):
             continue
-        if any(map(_DETACHED.fullmatch, names_of(node))) and not reached.isdisjoint(others(node)):
+        read = {value.name for value in node.inputs if value is not None}
+        detached = {name for name in names_of(node) if _DETACHED.fullmatch(name)}
+        if not detached <= read and not reached.isdisjoint(others(node)):  # a file without optimization has the detach
             found.append(node.name or "")
         if not reached.isdisjoint(node.inputs):
             reached.update(node.outputs)

@@ -275,6 +275,14 @@ def test_a_detach_that_a_file_has_stops_gradients() -> None:
     assert_is_torchs(Losing(lambda y, z: torch.sin(y) * y.detach() + z.square()), optimize=False)
 
 
+def test_a_detach_that_a_file_has_is_not_told_of() -> None:
+    model = exported(Losing(lambda y, z: torch.stack([y * z.detach(), y])), optimize=False)
+    (product,) = (node for node in model.graph if node.op_type == "Mul")
+    assert product.inputs[0] is not None
+    product.inputs[0].name = "scores"  # as an output that the user named, which has no longer the name in the call
+    assert poet_onnx.train_graph(model, loss="mse").warnings == ()
+
+
 WITHOUT: dict[str, nn.Module] = {
     "the running statistics of instance_norm": nn.InstanceNorm1d(3, track_running_stats=True),
     "the divisor_override of avg_pool": nn.AvgPool2d((1, 2), divisor_override=3),
