@@ -37,7 +37,7 @@ def moved_names(node: ir.Node, index: int, made: Container[str]) -> tuple[str, .
     names = names_of(node)
     if len(names) == len(node.inputs):  # the node reads them in the order of the call
         names = [names[index]]
-    return tuple(each for each in names if each not in made and each.startswith(_KEEPS))
+    return tuple(each for each in names if each not in made and _keeps(each))
 
 
 def is_own(node: ir.Node, value: ir.Value, made: Container[str]) -> bool | None:
@@ -60,7 +60,7 @@ def is_own(node: ir.Node, value: ir.Value, made: Container[str]) -> bool | None:
         return True
     if number.size == 1 and any(number.dtype.type(each) == number for each in _NUMBER.findall(_arguments(node))):
         return True
-    if any(each.startswith(_KEEPS) for each in gone):
+    if any(map(_keeps, gone)):
         return False
     if len(gone) > len(list(others(node))):  # the others go by the names of what was computed before
         return None
@@ -86,6 +86,11 @@ def gone_sums(graph: ir.Graph, results: Iterable[str]) -> set[str]:
     called = {found[1] for node in graph if (found := _OWN.match(node.metadata_props.get(CALL, "")))}
     read = {*results, *(name for node in graph for name in names_of(node))}
     return {name for name in read - called if _SUM.fullmatch(name)}
+
+
+def _keeps(name: str) -> bool:
+    """Return whether a call, by the name of its result, returns numbers that it was given."""
+    return name == "t" or name.startswith(_KEEPS)
 
 
 def _arguments(node: ir.Node) -> str:

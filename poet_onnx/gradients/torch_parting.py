@@ -13,7 +13,7 @@ import onnx_ir as ir
 from poet_onnx.gradients.evidence import is_drawn
 from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.gradients.torch_arguments import gone_sums, is_own, moved_names
+from poet_onnx.gradients.torch_arguments import gone_sums, is_own, moved_names, names_of
 from poet_onnx.gradients.torch_words import KIND, PLACEHOLDER, TorchWords, called_by, folded_from
 from poet_onnx.passes.node_builder import initializer
 
@@ -90,6 +90,8 @@ class Parting:
     def _part_inputs(self, node: ir.Node, slots: list[tuple[int, ir.Value]], mentioned: list[str]) -> int:
         held = self._words.held
         absent = [each for each in mentioned if not held[each]]
+        # What another call made of a parameter, as `w.t()`, is none of those that are mentioned.
+        slots = [(index, value) for index, value in slots if not moved_names(node, index, self._made)]
         if len(slots) == len(mentioned):  # the node reads them in the order of the call
             pairs = list(zip(slots, mentioned, strict=True))
             # What nobody owns is no parameter.
@@ -190,15 +192,14 @@ class Parting:
 
     def _restore_bias(self, node: ir.Node) -> None:
         """Give a node the bias again that the optimizer left out because all its numbers were zeros."""
-        mentioned, weight = self._words.mentioned(node), node.inputs[1] if len(node.inputs) == 2 else None
-        if node.op_type not in _BIASED or weight is None or not weight.is_initializer() or len(mentioned) != 2:
+        weight = node.inputs[1] if len(node.inputs) == 2 else None
+        if node.op_type not in _BIASED or weight is None or not weight.is_initializer():
             return
-        first, bias = mentioned
-        if called_by(node) == "addmm" and self._words.targets[first].endswith(
-            "bias"
-        ):  # by that name: it might be a matrix
-            first, bias = bias, first
-        if first not in self._words.owners(weight) or not self._words.trains(bias) or self._words.is_changed(weight):
+        bias = self._bias_of(node, weight)
+        if bias is None:
+            return
+        if called_by(node) == "addmm" and not self._words.targets[bias].endswith("bias"):  # it might be a matrix
+            self._lose([bias], f"gone: the exporter left its zeros out at '{node.name}'")
             return
         own = self._words.graph.initializers.get(self._words.targets[bias])  # there already if a layer is called twice
         if own is None and weight.const_value is not None:
@@ -208,6 +209,18 @@ class Parting:
             own.metadata_props.update({PLACEHOLDER: bias, KIND: self._words.kinds[bias]})
         node.resize_inputs(3)
         node.replace_input_with(2, own)
+
+    def _bias_of(self, node: ir.Node, weight: ir.Value) -> str | None:
+        """Return the placeholder of the bias that a call is given, for which its node has no input."""
+        names = names_of(node)
+        if len(names) != 3:
+            return None
+        given, bias = (names[2], names[0]) if called_by(node) == "addmm" else names[1:]
+        if bias not in self._words.targets or not self._words.trains(bias):
+            return None
+        if given not in self._words.targets:  # what another call made of the weight, as `w.t()`
+            return bias
+        return bias if given in self._words.owners(weight) and not self._words.is_changed(weight) else None
 
     def _is_strange(self, value: ir.Value, mentioned: list[str]) -> bool:
         """Return whether a tensor belongs to another call than that of a node, which mentions others."""

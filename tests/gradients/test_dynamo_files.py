@@ -160,6 +160,32 @@ def test_a_bias_of_zeros_that_stands_before_the_weight_is_brought_back() -> None
     assert_is_torchs(nn.Sequential(Turned(), Turned()))
 
 
+class Tied(nn.Module):
+    """An autoencoder whose second layer has the weight of the first one, turned, and a bias of its own."""
+
+    def __init__(self, turn: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.turn, self.weight = turn, nn.Parameter(torch.randn(5, 4))
+        self.inner, self.outer = nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the second layer makes of what the first one made."""
+        inside = torch.sigmoid(functional.linear(x, self.weight, self.inner))
+        return functional.linear(inside, self.turn(self.weight), self.outer)
+
+
+@pytest.mark.parametrize("turn", [torch.t, lambda w: w.T, lambda w: w.transpose(0, 1)], ids=["t", "T", "transpose"])
+def test_a_turned_weight_is_not_the_bias_of_zeros_beside_it(turn: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(Tied(turn))
+
+
+def test_zeros_that_an_exporter_left_out_of_one_of_two_sums_are_in_doubt() -> None:
+    model = exported(Weighed(lambda y, w: torch.addmm(w, y, torch.eye(4)) + w * y, torch.zeros(4)))
+    with pytest.raises(InputError, match=r"In doubt are 'weight' \(-, gone: the exporter left its zeros out at"):
+        poet_onnx.train_graph(model, loss="mse")
+
+
 class Cloned(nn.Module):
     """Scales by a copy of a fresh parameter."""
 
