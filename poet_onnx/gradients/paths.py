@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.registry import gradient
+from poet_onnx.gradients.registry import gradient, stops_gradient
 from poet_onnx.graph.shapes import TensorType
 
+_OF_SHAPE = ("Shape", "Size")
 REAL = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE))
 
 
@@ -39,23 +40,59 @@ def find_paths(
         parameters: what is trained.
         types: of all tensors, by name.
     """
-
-    def is_real(value: ir.Value) -> bool:
-        found = types.get(value.name or "")
-        return found is not None and found.dtype in REAL
-
     reached = set(parameters)
     for node in graph:
-        if any(value in reached for value in sources(node)):
-            reached.update(output for output in node.outputs if is_real(output))
+        reached.update(_flows(node, reached, types))
     needed = {loss}
     for node in reversed(graph):
-        if any(output in needed and is_real(output) for output in node.outputs):
+        if any(output in needed and _is_real(output, types) for output in node.outputs):
             needed.update(sources(node))
     values = frozenset(reached & needed)
     between = (node for node in graph if values.intersection(node.outputs) and values.intersection(sources(node)))
     lost = (node for node in graph if needed.intersection(node.outputs) and reached.intersection(_unknown(node)))
     return Paths(values, tuple(between), tuple(lost))
+
+
+def ends_of(
+    graph: ir.Graph, loss: ir.Value, parameters: Collection[ir.Value], types: Mapping[str, TensorType]
+) -> list[ir.Node]:
+    """Find the nodes at which gradients of parameters end though the loss depends on them, as Round and comparisons.
+
+    A `detach` is none of them, for it is meant so, nor is what reads the scales of quantized weights. Shapes do not
+    depend on numbers.
+
+    Args:
+        graph: in an order that can run.
+        loss: a tensor of one number.
+        parameters: to which no gradient leads.
+        types: of all tensors, by name.
+    """
+    needed = {loss}
+    for node in reversed(graph):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(value for value in node.inputs if value is not None)
+    reached, ends = set(parameters), []
+    for node in graph:
+        if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs):
+            continue
+        flows = _flows(node, reached, types)
+        reached.update(flows)
+        is_zero = node.op_type not in _OF_SHAPE and reached.isdisjoint(_unknown(node)) and not stops_gradient(node)
+        if not flows and is_zero:
+            ends.append(node)
+    return ends
+
+
+def _flows(node: ir.Node, reached: Collection[ir.Value], types: Mapping[str, TensorType]) -> list[ir.Value]:
+    """Return the results of a node through which gradients flow to tensors that it reads."""
+    if not any(value in reached for value in sources(node)):
+        return []
+    return [output for output in node.outputs if _is_real(output, types)]
+
+
+def _is_real(value: ir.Value, types: Mapping[str, TensorType]) -> bool:
+    found = types.get(value.name or "")
+    return found is not None and found.dtype in REAL
 
 
 def sources(node: ir.Node) -> list[ir.Value]:

@@ -70,10 +70,15 @@ def without_gradient(*op_types: str, unknown: tuple[int, ...] = ()) -> None:
 
 def gradient(node: ir.Node) -> Gradient | None:
     """Return how a node is differentiated, or None if nobody has said."""
-    if STOPS_GRADIENT in node.metadata_props or is_detach(node):
+    if stops_gradient(node):
         return Gradient(None)
     domain = "" if node.domain in ONNX_DOMAINS else node.domain
     found = _GRADIENTS.get((domain, node.op_type))
     if found is None and not domain:  # ONNX Runtime knows some of its own operators under ONNX's domain, too
         found = _GRADIENTS.get((MICROSOFT_DOMAIN, node.op_type))
     return found
+
+
+def stops_gradient(node: ir.Node) -> bool:
+    """Return whether no gradient flows through a node because the program says so."""
+    return STOPS_GRADIENT in node.metadata_props or is_detach(node)

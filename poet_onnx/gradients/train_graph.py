@@ -50,7 +50,7 @@ from poet_onnx.gradients.parameters import (
     refuse_doubts,
     warn_of_padding,
 )
-from poet_onnx.gradients.paths import find_paths
+from poet_onnx.gradients.paths import ends_of, find_paths
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
@@ -209,7 +209,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     leave_out_sources(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
-    parameters = _leading(forward, name, chosen, adapters, warn if train is not None else None)
+    parameters = _leading(forward, name, chosen, adapters, warn, is_named=train is not None)
     values = {each: _values(forward, each) for each in parameters.trained}
     evaluation = plain_evaluation(forward, name, parameters.trained)
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
@@ -321,7 +321,13 @@ def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:
 
 
 def _leading(
-    model: ir.Model, loss: str, chosen: Parameters, adapters: Adapters | None, warn: Callable[[str], None] | None
+    model: ir.Model,
+    loss: str,
+    chosen: Parameters,
+    adapters: Adapters | None,
+    warn: Callable[[str], None],
+    *,
+    is_named: bool,
 ) -> Parameters:
     """Return the parameters without those that do not lead to the loss, which stay as they are.
 
@@ -330,7 +336,8 @@ def _leading(
         loss: its name.
         chosen: what is to be trained.
         adapters: that are among it, all of which must lead to the loss.
-        warn: called with a sentence about what was chosen by name, and stays.
+        warn: called with a sentence about what stays though it was chosen by name, or the loss depends on it.
+        is_named: whether it was chosen by name.
 
     Raises:
         InputError: if nothing leads to the loss, or what does may be a parameter or not.
@@ -354,9 +361,20 @@ def _leading(
         raise InputError(f"No gradient of '{loss}' leads to {shown}: train others.")
     if adapters is not None and not set(astray).isdisjoint(adapters.parameters):
         raise InputError(f"No gradient of '{loss}' leads to {shown}: name other targets, or freeze their weights.")
-    if astray and warn is not None:
-        warn(f"No gradient of '{loss}' leads to {shown}: not trained.")
+    ends = ends_of(graph, target, [value for value in candidates if value not in found], types)
+    if astray and (is_named or ends):
+        warn(f"No gradient of '{loss}' leads to {shown}: not trained.{_reason(ends)}")
     return Parameters(trained, (*chosen.frozen, *astray), chosen.tied)
+
+
+def _reason(ends: Sequence[ir.Node]) -> str:
+    """Return a sentence about nodes at which gradients end; nothing where there are none."""
+    if not ends:
+        return ""
+    return (
+        f" That of {ends[0].op_type} '{ends[0].name}' is zero. Where torch has a backward of its own there, no file has"
+        " it: poet_onnx.torch.export compares with torch."
+    )
 
 
 def _values(model: ir.Model, name: str) -> Array:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from forward_models import parse, random
 
 import poet_onnx
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 
 TRAINED = {
     "OneHot": ("o = OneHot(labels, five, v)\nc = MatMul(x, w)\ny = Mul(c, o)", {"v": random(2)}),
@@ -53,6 +56,42 @@ def test_nothing_flows_through_integers(between: str) -> None:
     }}"""
     with pytest.raises(InputError, match="No gradient of 'loss' leads to 'w'"):
         poet_onnx.train_graph(parse(text, {"w": random(6, 5)}), loss="mse")
+
+
+ENDS = {
+    "Round": "h = Round(c)",
+    "Cast": "i = Cast <to = 7> (c)\nh = Cast <to = 1> (i)",
+    "Greater": "b = Greater(c, v)\nh = Cast <to = 1> (b)",
+}
+
+
+@pytest.mark.parametrize("operator", ENDS)
+def test_where_all_gradients_of_a_parameter_end_is_told(operator: str) -> None:
+    with pytest.warns(PoetWarning, match=f"leads to 'w': not trained. That of {operator} '.*' is zero"):
+        assert set(trained_with(ENDS[operator])) == {"v"}
+
+
+NO_ENDS = {
+    "another way": ("b = Greater(c, v)\nh = Where(b, c, v)", {"v", "w"}),
+    "a shape": ("n = Shape(c)\nh = Expand(v, n)", {"v"}),
+}
+
+
+@pytest.mark.parametrize("what", NO_ENDS)
+def test_gradients_that_go_another_way_or_end_at_a_shape_are_not_told_of(what: str) -> None:
+    nodes, trained = NO_ENDS[what]
+    assert set(trained_with(nodes)) == trained
+
+
+def trained_with(nodes: str) -> Mapping[str, np.ndarray[Any, Any]]:
+    """Return what trains of two weights, with nodes between them that make h of c."""
+    text = f"""g (float[4, 6] x) => (float[4, 4] y) {{
+        c = MatMul(x, w)
+        {nodes}
+        t = Transpose(v)
+        y = MatMul(h, t)
+    }}"""
+    return poet_onnx.train_graph(parse(text, {"w": random(6, 5), "v": random(4, 5)}), loss="mse").values
 
 
 def test_a_trained_operand_is_found_far_from_what_trains_and_from_what_it_is_joined_with() -> None:
