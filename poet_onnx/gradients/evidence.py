@@ -2,8 +2,8 @@
 
 For a parameter speaks: a weight's place in the graph, or a weight's name. Against it speaks: a name that an exporter
 gives what it computed, or the numbers of a mask. A tensor of which neither speaks is doubtful: so is a named one of
-torch's legacy exporter, which writes buffers as it writes parameters, and a constant number in the others. There a
-statistic is doubtful in a weight's place, too.
+torch's legacy exporter, which writes buffers as it writes parameters, and a constant number in the others. Of that
+exporter a statistic is doubtful in a weight's place, too, and so is what is added behind a layer's own bias.
 """
 
 from __future__ import annotations
@@ -97,13 +97,15 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
         return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
     shape = tuple(tensor.shape.numpy())
-    places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, shape)]
-    if computed and math.prod(shape) <= 1 and {*places} <= {"Add", "Mul"}:
+    readers = [(node, index) for node, index in _readers(value) if _is_weight(node, index, shape)]
+    places = {node.op_type for node, _ in readers}
+    if computed and math.prod(shape) <= 1 and places <= {"Add", "Mul"}:
         return PARAMETER if shape and any(_is_only_bias(node, index) for node, index in value.uses()) else CONSTANT
-    if _NAMED.match(name) or not {*places} <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
-        is_doubtful = of_torch and {*places} <= {"Add"} and _may_be_buffer(name, tensor)
+    if _NAMED.match(name) or not places <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
+        is_doubtful = of_torch and places <= {"Add"} and _may_be_buffer(name, tensor)
         return DOUBTFUL if is_doubtful else PARAMETER
-    is_placed = bool(places) and not (of_torch and _STATISTIC.match(name))
+    is_buffer = of_torch and (_STATISTIC.match(name) or all(_is_second_bias(node, index) for node, index in readers))
+    is_placed = bool(places) and not is_buffer
     is_plain = not computed and not of_torch and _is_plain(value)
     return _by_numbers(np.asarray(tensor.numpy()), is_placed=is_placed, is_plain=is_plain, computed=computed)
 
@@ -233,6 +235,21 @@ def _is_only_bias(node: ir.Node, index: int) -> bool:
     weight = layer.inputs[1]
     sizes = None if weight is None or weight.shape is None else weight.shape
     return sizes is not None and len(sizes) > 1 and sizes[-1 if layer.op_type == "MatMul" else 0] == 1
+
+
+def _is_second_bias(node: ir.Node, index: int) -> bool:
+    """Return whether a node adds to what a layer makes that has a bias of its own, scaled or not."""
+    value = node.inputs[1 - index] if node.op_type == "Add" else None
+    while value is not None and (layer := unmoved(value).producer()) is not None and layer.domain in ONNX_DOMAINS:
+        if layer.op_type in ("Conv", "ConvTranspose", "Gemm"):
+            return len(layer.inputs) > 2
+        is_scaled = layer.op_type in ("Mul", "Add") and any(
+            each is not None and _is_stored(each) for each in layer.inputs
+        )
+        if not is_scaled or layer.op_type == "Add":
+            return is_scaled and _is_of_weights(layer.outputs[0])
+        value = next((each for each in layer.inputs if each is not None and not _is_stored(each)), None)
+    return False
 
 
 def _is_of_weights(value: ir.Value | None) -> bool:

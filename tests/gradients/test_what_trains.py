@@ -467,6 +467,47 @@ def test_buffers_that_scale_and_shift_the_scores_are_in_doubt(shape: tuple[int, 
     assert set(poet_onnx.train_graph(forward, loss="mse", freeze="target_*").values) == {"head.weight", "head.bias"}
 
 
+class Shifted(nn.Module):
+    """Adds something of the size of channels behind a layer."""
+
+    def __init__(self, layer: nn.Module, shape: tuple[int, ...], *, scaled: bool = False) -> None:
+        super().__init__()
+        self.layer, self.shift = layer, nn.Parameter(torch.rand(shape))
+        self.scale = nn.Parameter(torch.rand(shape)) if scaled else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return sums."""
+        y = self.layer(x)
+        return (y if self.scale is None else y * self.scale) + self.shift
+
+
+ROWS, IMAGES, SEQUENCES = torch.rand(4, 6), torch.rand(2, 3, 5, 5), torch.rand(2, 4, 6)
+SHIFTED = {
+    "Gemm": (Shifted(nn.Linear(6, 3), (3,)), ROWS),
+    "Conv": (Shifted(nn.Conv2d(3, 2, 3), (1, 2, 1, 1)), IMAGES),
+    "MatMul and Add": (Shifted(nn.Linear(6, 3), (3,)), SEQUENCES),
+    "a scale between": (Shifted(nn.Linear(6, 3), (3,), scaled=True), SEQUENCES),
+}
+
+
+@pytest.mark.parametrize("layer", SHIFTED)
+def test_what_is_added_behind_a_layer_with_a_bias_is_in_doubt(layer: str, tmp_path: Path) -> None:
+    """It may be a buffer, which torch's legacy exporter writes as a parameter."""
+    net, x = SHIFTED[layer]
+    forward = written(net, x, tmp_path / "forward.onnx", fold=False)
+    with pytest.raises(InputError, match="doubt are 'shift' "):
+        poet_onnx.train_graph(forward, loss="mse")
+    trained = {name for name, _ in net.named_parameters()}
+    assert set(poet_onnx.train_graph(forward, loss="mse", train="*").values) == trained
+
+
+@pytest.mark.parametrize("x", [ROWS, SEQUENCES])
+def test_the_only_bias_of_a_layer_trains_whatever_it_is_called(x: Tensor, tmp_path: Path) -> None:
+    net = Shifted(nn.Linear(6, 3, bias=False), (3,))
+    forward = written(net, x, tmp_path / "forward.onnx", fold=False)
+    assert set(poet_onnx.train_graph(forward, loss="mse").values) == {"layer.weight", "shift"}
+
+
 def test_a_row_for_padding_is_told() -> None:
     words, x = nn.Embedding(6, 3, padding_idx=1), torch.tensor([[0, 1], [2, 1]])
     model = exported(words, x, optimize=True)
