@@ -45,8 +45,12 @@ def _labels_fit(scores: int) -> Check:
         shape = context.type(scores).shape
         if len(shape) < 2:
             raise RuleError(f"{said(context, scores)} has no classes")
-        if context.type(scores + 1).dtype.name not in ("INT32", "INT64"):
-            raise RuleError(f"its labels, input {scores + 1}, are {context.type(scores + 1).dtype.name}, not integers")
+        labels = context.type(scores + 1).dtype.name
+        if labels not in ("INT32", "INT64"):
+            raise RuleError(
+                f"its labels, input {scores + 1}, are {labels}, not integers: with probabilities the loss is"
+                " -(labels * scores.log_softmax(1)).sum(1).mean() in torch"
+            )
         expect(context, scores + 1, (shape[0], *shape[2:]))
         if context.has(scores + 2) and context.type(scores + 2).shape:
             expect(context, scores + 2, (shape[1],))
