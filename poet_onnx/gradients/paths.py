@@ -11,6 +11,8 @@ from poet_onnx.gradients.registry import gradient, stops_gradient
 from poet_onnx.graph.shapes import TensorType
 
 _OF_SHAPE = ("Shape", "Size")
+"""Operators that read no numbers."""
+
 REAL = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE))
 
 
