@@ -241,14 +241,13 @@ def _is_second_bias(node: ir.Node, index: int) -> bool:
     """Return whether a node adds to what a layer makes that has a bias of its own, scaled or not."""
     value = node.inputs[1 - index] if node.op_type == "Add" else None
     while value is not None and (layer := unmoved(value).producer()) is not None and layer.domain in ONNX_DOMAINS:
-        if layer.op_type in ("Conv", "ConvTranspose", "Gemm"):
+        if layer.op_type in WITH_WEIGHTS:
             return len(layer.inputs) > 2
-        is_scaled = layer.op_type in ("Mul", "Add") and any(
-            each is not None and _is_stored(each) for each in layer.inputs
-        )
-        if not is_scaled or layer.op_type == "Add":
-            return is_scaled and _is_of_weights(layer.outputs[0])
-        value = next((each for each in layer.inputs if each is not None and not _is_stored(each)), None)
+        if not _is_by_stored(layer):
+            return False
+        if layer.op_type == "Add":
+            return _is_of_weights(layer.outputs[0])
+        value = _first_computed(layer)
     return False
 
 
@@ -259,11 +258,20 @@ def _is_of_weights(value: ir.Value | None) -> bool:
             return any(each is not None and _is_stored(each) for each in node.inputs)
         if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization") or _normalizes(node):
             return True
-        scales = node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
-        if not scales and node.op_type not in MOVES:
+        if node.op_type not in MOVES and not _is_by_stored(node):
             return False
-        value = next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
+        value = _first_computed(node)
     return False
+
+
+def _is_by_stored(node: ir.Node) -> bool:
+    """Return whether a node scales or shifts by what is stored."""
+    return node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
+
+
+def _first_computed(node: ir.Node) -> ir.Value | None:
+    """Return the first input of a node that is not stored."""
+    return next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
 
 
 def _normalizes(node: ir.Node, steps: int = 3) -> bool:
