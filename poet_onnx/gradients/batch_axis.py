@@ -17,6 +17,7 @@ import onnx_ir as ir
 from poet_onnx.description.names import BATCH_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.evidence import RECURRENT
+from poet_onnx.gradients.paths import OF_SHAPE
 from poet_onnx.gradients.sample_rules import RULES, Call, MixesError, Samples
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Inferred, infer
@@ -94,9 +95,7 @@ class _Walk:
     def _node(self, node: ir.Node) -> None:
         places = [None if value is None else self._places.get(value) for value in node.inputs]
         sized = any(value in self._of_sizes for value in node.inputs)
-        if (node.op_type in ("Shape", "Size") and any(places)) or (
-            sized and not (any(places) or node.op_type in _SIZED)
-        ):
+        if (node.op_type in OF_SHAPE and any(places)) or (sized and not (any(places) or node.op_type in _SIZED)):
             self._of_sizes.update(node.outputs)
         elif node.op_type == "Expand" and not any(places):
             self._expand_constant(node)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from poet_onnx.gradients.registry import gradient, stops_gradient
 from poet_onnx.graph.shapes import TensorType
 
-_OF_SHAPE = ("Shape", "Size")
+OF_SHAPE = ("Shape", "Size")
 """Operators that read no numbers."""
 
 REAL = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE))
@@ -79,7 +79,7 @@ def ends_of(
             continue
         flows = _flows(node, reached, types)
         reached.update(flows)
-        is_zero = node.op_type not in _OF_SHAPE and reached.isdisjoint(_unknown(node)) and not stops_gradient(node)
+        is_zero = node.op_type not in OF_SHAPE and reached.isdisjoint(_unknown(node)) and not stops_gradient(node)
         if not flows and is_zero:
             ends.append(node)
     return ends

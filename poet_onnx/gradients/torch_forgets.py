@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 import onnx_ir as ir
 
 from poet_onnx.errors import quoted
+from poet_onnx.gradients.paths import OF_SHAPE
 from poet_onnx.gradients.torch_arguments import CALL, names_of, others
 
 _ARGUMENTS = r"\.\w+\]\(args = \((?:[^,()]+, )"
@@ -61,7 +62,7 @@ def _without_detach(graph: ir.Graph, trained: Collection[str]) -> list[str]:
     reached = {value for name, value in graph.initializers.items() if name in trained}
     found = []
     for node in graph:
-        if node.op_type in ("Shape", "Size"):
+        if node.op_type in OF_SHAPE:
             continue
         read = {value.name for value in node.inputs if value is not None}
         detached = {name for name in names_of(node) if _DETACHED.fullmatch(name)}

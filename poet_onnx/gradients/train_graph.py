@@ -36,6 +36,7 @@ from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.forward_checks import check_forward
 from poet_onnx.gradients.generation import fix_lengths, make_forward_only, refuse_for_generation
+from poet_onnx.gradients.leading import leading
 from poet_onnx.gradients.loss_builder import CAUSAL
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.module_names import module_of
@@ -43,14 +44,7 @@ from poet_onnx.gradients.network import network_of
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.outputs import ML_DOMAIN, leave_out_labels, leave_out_sources, leave_out_unread
-from poet_onnx.gradients.parameters import (
-    Parameters,
-    as_patterns,
-    find_parameters,
-    refuse_doubts,
-    warn_of_padding,
-)
-from poet_onnx.gradients.paths import ends_of, find_paths
+from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, warn_of_padding
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
@@ -60,7 +54,6 @@ from poet_onnx.gradients.transposed import fold_transposed, multiply_transposed
 from poet_onnx.graph.extract import TO_FLOAT, check_number_types
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
-from poet_onnx.graph.shapes import infer
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.einsum import NameIndices, PairOperands, SqueezeOperands
@@ -209,7 +202,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     leave_out_sources(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
-    parameters = _leading(forward, name, chosen, adapters, warn, is_named=train is not None)
+    parameters = leading(forward, name, chosen, adapters, warn, is_named=train is not None)
     values = {each: _values(forward, each) for each in parameters.trained}
     evaluation = plain_evaluation(forward, name, parameters.trained)
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
@@ -318,63 +311,6 @@ def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:
     if raises or is_quantized(model.graph):
         Normalization(RaiseOpset())(model)
     Normalization(UnfuseQuantized())(model)
-
-
-def _leading(
-    model: ir.Model,
-    loss: str,
-    chosen: Parameters,
-    adapters: Adapters | None,
-    warn: Callable[[str], None],
-    *,
-    is_named: bool,
-) -> Parameters:
-    """Return the parameters without those that do not lead to the loss, which stay as they are.
-
-    Args:
-        model: with the loss.
-        loss: its name.
-        chosen: what is to be trained.
-        adapters: that are among it, all of which must lead to the loss.
-        warn: called with a sentence about what stays though it was chosen by name, or the loss depends on it.
-        is_named: whether it was chosen by name.
-
-    Raises:
-        InputError: if nothing leads to the loss, or what does may be a parameter or not.
-    """
-    graph = model.graph
-    target = next((value for node in graph for value in node.outputs if value.name == loss), None)
-    candidates = [graph.initializers[name] for name in chosen.trained if name in graph.initializers]
-    if target is None:
-        raise InputError(f"The model computes no tensor '{loss}': name one of its outputs as the loss.")
-    types = infer(model).types
-    in_doubt = [graph.initializers[each.name] for each in chosen.doubts if each.name in graph.initializers]
-    leading = {value.name for value in find_paths(graph, target, in_doubt, types).values} if in_doubt else set()
-    doubts = [each for each in chosen.doubts if each.name in leading or each.name not in graph.initializers]
-    if doubts:
-        refuse_doubts(doubts, chosen.trained)
-    found = find_paths(graph, target, candidates, types).values
-    trained = tuple(value.name or "" for value in candidates if value in found)
-    astray = tuple(name for name in chosen.trained if name not in trained)
-    shown = ", ".join(map(repr, astray[:6])) or "a parameter"
-    if not trained:
-        raise InputError(f"No gradient of '{loss}' leads to {shown}: train others.")
-    if adapters is not None and not set(astray).isdisjoint(adapters.parameters):
-        raise InputError(f"No gradient of '{loss}' leads to {shown}: name other targets, or freeze their weights.")
-    ends = ends_of(graph, target, [value for value in candidates if value not in found], types)
-    if astray and (is_named or ends):
-        warn(f"No gradient of '{loss}' leads to {shown}: not trained.{_reason(ends)}")
-    return Parameters(trained, (*chosen.frozen, *astray), chosen.tied)
-
-
-def _reason(ends: Sequence[ir.Node]) -> str:
-    """Return a sentence about nodes at which gradients end; nothing where there are none."""
-    if not ends:
-        return ""
-    return (
-        f" That of {ends[0].op_type} '{ends[0].name}' is zero. Where torch has a backward of its own there, no file has"
-        " it: poet_onnx.torch.export compares with torch."
-    )
 
 
 def _values(model: ir.Model, name: str) -> Array:
