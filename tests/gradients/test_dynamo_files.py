@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from lowering_runs import AFTER, run_step
+from lowering_runs import gradients
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -44,12 +45,10 @@ def assert_is_torchs(module: nn.Module, x: Tensor = X, *others: Tensor, optimize
     made = poet_onnx.train_graph(exported(module, x, *others, optimize=optimize), loss="mse")
     names = [value.name for value in made.training.graph.inputs]
     feeds = {name: given.numpy() for name, given in zip(names, (x, *others), strict=False)}
-    feeds |= {"target": np.zeros(x.shape, np.float32), **made.values}
-    feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in made.values.items()}
-    after = run_step(ir.to_proto(made.training).SerializeToString(), feeds | {"lazy_reset_grad": np.ones(1, np.bool_)})
+    feeds |= {"target": np.zeros(x.shape, np.float32)}
     module(x, *others).square().mean().backward()
     assert len(made.values) == len(list(module.parameters()))
-    found = [after[f"{AFTER}{name}_grad.accumulation.buffer"].ravel() for name in made.values]
+    found = [each.ravel() for each in gradients(made, feeds).values()]
     expected = [parameter.grad.numpy().ravel() for parameter in module.parameters() if parameter.grad is not None]
     for each in expected:
         assert any(np.allclose(each, other, rtol=1e-5, atol=1e-6) for other in found if each.shape == other.shape)
@@ -307,6 +306,33 @@ def test_a_detach_that_a_file_has_is_not_told_of() -> None:
     assert product.inputs[0] is not None
     product.inputs[0].name = "scores"  # as an output that the user named, which has no longer the name in the call
     assert poet_onnx.train_graph(model, loss="mse").warnings == ()
+
+
+class Straight(torch.autograd.Function):
+    """Rounds, with the gradient of what does not."""
+
+    @staticmethod
+    def forward(_: Any, y: Tensor) -> Tensor:
+        """Return whole numbers."""
+        return y.round()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient."""
+        return gradient
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_a_backward_of_torchs_own_that_no_file_has_is_told(optimize: bool) -> None:
+    """Torch trains the layer before it, too."""
+    torch.manual_seed(0)
+    module = Weighed(lambda y, w: Straight.apply(9 * y) * w, torch.rand(4))
+    model = exported(module, optimize=optimize)
+    with pytest.warns(PoetWarning, match=r"leads to 'layer.\w+', 'layer.\w+': not trained. That of Round '.*' is zero"):
+        made = poet_onnx.train_graph(model, loss="mse")
+    assert set(made.values) == {"weight"}
+    module(X).square().mean().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in module.parameters())
 
 
 WITHOUT: dict[str, nn.Module] = {

@@ -12,11 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from run_in_place import run_in_place
+
+if TYPE_CHECKING:
+    from poet_onnx import TrainGraph
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -38,6 +41,16 @@ def run_step(model: bytes | str, feeds: Mapping[str, npt.NDArray[Any]]) -> Array
     return {name: np.array(value.numpy()) for name, value in outputs.items()} | {
         AFTER + name: np.array(array) for name, array in held.items()
     }
+
+
+def gradients(made: TrainGraph, batch: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+    """Return the gradient of each parameter of a training graph for a batch."""
+    import onnx_ir as ir
+
+    feeds = {**batch, **made.values, "lazy_reset_grad": np.ones(1, np.bool_)}
+    feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in made.values.items()}
+    after = run_step(ir.to_proto(made.training).SerializeToString(), feeds)
+    return {name: after[f"{AFTER}{name}_grad.accumulation.buffer"] for name in made.values}
 
 
 def run_on_stock(folder: Path, steps: Iterable[tuple[str, bytes, Mapping[str, npt.NDArray[Any]]]]) -> dict[str, Arrays]:

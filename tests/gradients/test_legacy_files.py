@@ -1,0 +1,215 @@
+"""What torch's legacy exporter writes by itself: its parameters train, and what may be a buffer is in doubt."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lowering_runs import gradients
+from torch import Tensor, nn
+
+import poet_onnx
+from poet_onnx.errors import InputError, PoetWarning
+
+
+class Grouped(nn.Module):
+    """Normalizations of groups and of instances, with weights and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.groups = nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)
+        self.instances, self.own = nn.InstanceNorm1d(4), nn.InstanceNorm1d(4, affine=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        hidden = torch.tanh(self.instances(self.groups(self.first(x[:, None]))))
+        return self.head(torch.tanh(self.own(hidden)).flatten(1))
+
+
+class Sloped(nn.Module):
+    """Layers of one number each: a slope, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.slope, self.last = nn.Linear(6, 6), nn.PReLU(), nn.Conv1d(1, 1, 1)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(self.slope(self.last(self.first(x)[:, None]))[:, 0])
+
+
+class Twice(nn.Module):
+    """A normalization that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.head = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(self.norm(torch.tanh(self.first(self.norm(x)))))
+
+
+def written(module: nn.Module, x: Tensor, path: Path, *, fold: bool, training: bool = True) -> Path:
+    mode = torch.onnx.TrainingMode.PRESERVE if training else torch.onnx.TrainingMode.EVAL
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module,
+            (x,),
+            path,
+            dynamo=False,
+            opset_version=17,
+            do_constant_folding=fold,
+            training=mode,
+            input_names=["x"],
+        )
+    return path
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("build", [Grouped, Sloped, Twice])
+def test_the_legacy_exporter_has_what_torch_trains(build: Callable[[], nn.Module], fold: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x, labels = build(), torch.randn(4, 6), torch.randint(3, (4,))
+    made = poet_onnx.train_graph(written(module, x, tmp_path / "forward.onnx", fold=fold))
+    assert made.warnings == ()
+    nn.functional.cross_entropy(module(x), labels).backward()
+    found = np.concatenate(
+        [each.ravel() for each in gradients(made, {"x": x.numpy(), "labels": labels.numpy()}).values()]
+    )
+    grads = [each.grad.numpy().ravel() for each in module.parameters() if each.grad is not None]
+    assert len(grads) == len(list(module.parameters()))
+    expected = np.concatenate(grads)  # folded ones have other names and shapes
+    np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pattern", ["body.*", "*.weight", "body.0.weight", "body.2.*", "head.?eight"])
+def test_patterns_find_what_the_legacy_exporter_named_itself_by_its_module(pattern: str, tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4, bias=False))
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x))
+
+    module, x = Net(), torch.randn(2, 4, 6)
+    for training in (False, True):
+        forward = written(module, x, tmp_path / "forward.onnx", fold=True, training=training)
+        every = poet_onnx.train_graph(forward, loss="mse").values
+        assert sum(name.startswith("onnx::MatMul_") for name in every) == 3
+        wanted = [weight.numel() for name, weight in module.named_parameters() if fnmatchcase(name, pattern)]
+        chosen = poet_onnx.train_graph(forward, loss="mse", train=pattern).values
+        assert sorted(value.size for value in chosen.values()) == sorted(wanted)
+        left = poet_onnx.train_graph(forward, loss="mse", freeze=[pattern]).values
+        assert set(left) == set(every) - set(chosen)
+
+
+def test_a_buffer_of_zeros_with_the_name_of_a_bias_is_in_doubt(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        """A linear layer, a bias in the layout of the scores, and a buffer as Bart's `final_logits_bias`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.bias = nn.Linear(6, 3, bias=False), nn.Parameter(torch.zeros(1, 3))
+            self.register_buffer("scores_bias", torch.zeros(1, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return scores."""
+            return self.head(torch.tanh(self.head(x) + self.bias) @ self.head.weight) + self.scores_bias
+
+    forward = written(Net(), torch.randn(4, 6), tmp_path / "forward.onnx", fold=False)
+    with pytest.raises(InputError, match=r"doubt are 'scores_bias' \(1x3, may be a parameter or a constant"):
+        poet_onnx.train_graph(forward)
+    assert set(poet_onnx.train_graph(forward, freeze="scores_bias").values) == {"head.weight", "bias"}
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3)])
+def test_buffers_that_scale_and_shift_the_scores_are_in_doubt(shape: tuple[int, ...], tmp_path: Path) -> None:
+    class Net(nn.Module):
+        """A regression whose last layer makes targets without their mean and their deviation."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+            self.register_buffer("target_mean", torch.rand(shape))
+            self.register_buffer("target_std", torch.rand(shape))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return targets."""
+            return self.head(x) * self.target_std + self.target_mean
+
+    forward = written(Net(), torch.randn(4, 6), tmp_path / "forward.onnx", fold=False)
+    with pytest.raises(
+        InputError, match=r"doubt are 'target_mean' .*'target_std' .*doubt are head\.weight, head\.bias\."
+    ):
+        poet_onnx.train_graph(forward, loss="mse")
+    assert set(poet_onnx.train_graph(forward, loss="mse", freeze="target_*").values) == {"head.weight", "head.bias"}
+
+
+class Shifted(nn.Module):
+    """Adds something of the size of channels behind a layer."""
+
+    def __init__(self, layer: nn.Module, shape: tuple[int, ...], *, scaled: bool = False) -> None:
+        super().__init__()
+        self.layer, self.shift = layer, nn.Parameter(torch.rand(shape))
+        self.scale = nn.Parameter(torch.rand(shape)) if scaled else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return sums."""
+        y = self.layer(x)
+        return (y if self.scale is None else y * self.scale) + self.shift
+
+
+ROWS, IMAGES, SEQUENCES = torch.rand(4, 6), torch.rand(2, 3, 5, 5), torch.rand(2, 4, 6)
+SHIFTED = {
+    "Gemm": (Shifted(nn.Linear(6, 3), (3,)), ROWS),
+    "Conv": (Shifted(nn.Conv2d(3, 2, 3), (1, 2, 1, 1)), IMAGES),
+    "MatMul and Add": (Shifted(nn.Linear(6, 3), (3,)), SEQUENCES),
+    "a scale between": (Shifted(nn.Linear(6, 3), (3,), scaled=True), SEQUENCES),
+}
+
+
+@pytest.mark.parametrize("layer", SHIFTED)
+def test_what_is_added_behind_a_layer_with_a_bias_is_in_doubt(layer: str, tmp_path: Path) -> None:
+    """It may be a buffer, which torch's legacy exporter writes as a parameter."""
+    net, x = SHIFTED[layer]
+    forward = written(net, x, tmp_path / "forward.onnx", fold=False)
+    with pytest.raises(InputError, match="doubt are 'shift' "):
+        poet_onnx.train_graph(forward, loss="mse")
+    trained = {name for name, _ in net.named_parameters()}
+    assert set(poet_onnx.train_graph(forward, loss="mse", train="*").values) == trained
+
+
+@pytest.mark.parametrize("x", [ROWS, SEQUENCES])
+def test_the_only_bias_of_a_layer_trains_whatever_it_is_called(x: Tensor, tmp_path: Path) -> None:
+    net = Shifted(nn.Linear(6, 3, bias=False), (3,))
+    forward = written(net, x, tmp_path / "forward.onnx", fold=False)
+    assert set(poet_onnx.train_graph(forward, loss="mse").values) == {"layer.weight", "shift"}
+
+
+def test_a_batch_normalization_folded_into_a_convolution_is_told(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 3))
+    x, path = torch.randn(4, 2, 4), tmp_path / "forward.onnx"
+    with pytest.warns(PoetWarning, match=r"'onnx::Conv_\d+' and 1 more was computed .*=TrainingMode\.TRAINING"):
+        poet_onnx.train_graph(written(module, x, path, fold=True, training=False))
+    assert poet_onnx.train_graph(written(module, x, path, fold=True)).warnings == ()
+
+
+def test_a_weight_norm_folded_into_a_convolution_is_told_how_to_be_kept(tmp_path: Path) -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 3, 1))
+    module, x, path = nn.Sequential(normed, nn.Flatten(), nn.Linear(12, 3)), torch.randn(4, 2, 4), tmp_path / "wn.onnx"
+    with pytest.warns(PoetWarning, match=r"'onnx::Conv_\d+' was .* weight norms .* and do_constant_folding=False"):
+        poet_onnx.train_graph(written(module, x, path, fold=True))
+    made = poet_onnx.train_graph(written(module, x, path, fold=False))
+    assert set(made.values) == {name for name, _ in module.named_parameters()}
+    assert made.warnings == ()
