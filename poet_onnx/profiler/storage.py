@@ -14,8 +14,7 @@ from onnx import ModelProto
 from poet_onnx.costing.measured import StorageMeasurement, StoreMeasurement
 from poet_onnx.errors import InputError
 from poet_onnx.profiler.fitting import fit_latency_and_rate
-from poet_onnx.profiler.store import SIZES_BYTES as STORE_SIZES_BYTES
-from poet_onnx.profiler.store import measure_store
+from poet_onnx.profiler.store import STEP_BYTES, measure_store
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
 from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, page_directory, session_options
@@ -58,7 +57,7 @@ def measure_storage(
         repetitions: of every size; the median counts.
         sizes_bytes: transfer sizes, at least two, multiples of 4.
         throttle: makes the storage slower.
-        most_bytes: larger transfers are left out, also of the store; at least the second size of each.
+        most_bytes: larger transfers are left out, but for the second size; and no step on the store moves more.
 
     Raises:
         InputError: the directory does not exist, cannot be written, is in RAM, or is full.
@@ -87,13 +86,13 @@ def measure_storage(
 
 def _store(directory: Path, most_bytes: int | None, *, page_cache: bool) -> StoreMeasurement:
     """Measure a store as asked for; what a file system cannot write past the page cache is measured in it."""
-    sizes_bytes = _no_larger(STORE_SIZES_BYTES, most_bytes)
+    step_bytes = STEP_BYTES if most_bytes is None else min(STEP_BYTES, most_bytes)
     try:
-        return measure_store(directory, page_cache=page_cache, sizes_bytes=sizes_bytes)
+        return measure_store(directory, page_cache=page_cache, step_bytes=step_bytes)
     except InputError:
         if page_cache:
             raise
-        return measure_store(directory, page_cache=True, sizes_bytes=sizes_bytes)
+        return measure_store(directory, page_cache=True, step_bytes=step_bytes)
 
 
 def _no_larger(sizes_bytes: Sequence[int], most_bytes: int | None) -> Sequence[int]:

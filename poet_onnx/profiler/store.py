@@ -10,23 +10,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from poet_onnx.costing.measured import StoreMeasurement
 from poet_onnx.files.values import Kind
 from poet_onnx.profiler.fitting import fit_latency_and_rate
 from poet_onnx.training.store_file import Stored, StoreFile, make_store
 
-SIZES_BYTES = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
-"""Sizes of the tensors that are timed: the largest are beyond what is written behind a step."""
+SIZES_BYTES = (128 << 10, 1 << 20, 8 << 20)
+"""Sizes of the tensors that are timed, from one page on."""
+
+STEP_BYTES = 32 << 20
+"""That a step moves each way, as many tensors of a size: one tensor by itself waits for what a step reads ahead."""
 
 _MOST_TIMES_READ = 10.0
-"""No storage writes so many times as quickly as it reads: where it seems so, other work stopped the smaller write."""
+"""No storage writes so many times as quickly as it reads: where it seems so, commits took no longer than empty ones."""
 
 _COMMITTED: Mapping[str, object] = {"step": 0}
 
 
-class _Taken(NamedTuple):
-    """What reading a tensor took, writing it, and the commit behind that."""
+class StepTimes(NamedTuple):
+    """What a step took to read its tensors, to write them, and for the commit behind that."""
 
     read_seconds: float
     write_seconds: float
@@ -34,7 +38,7 @@ class _Taken(NamedTuple):
 
 
 def measure_store(
-    directory: Path, *, page_cache: bool, repetitions: int = 5, sizes_bytes: Sequence[int] = SIZES_BYTES
+    directory: Path, *, page_cache: bool, repetitions: int = 5, step_bytes: int = STEP_BYTES
 ) -> StoreMeasurement:
     """Measure how a store in a directory moves tensors, checksums included, as a step on it does.
 
@@ -43,64 +47,89 @@ def measure_store(
         page_cache: whether the store is in it; otherwise transfers go past it, reads ahead in the order of the last
             step and writes behind the step.
         repetitions: of every size; the median counts.
-        sizes_bytes: of the tensors, at least two, multiples of 4, smallest first.
+        step_bytes: moved each way in a step; no less than the second size.
 
     Raises:
         InputError: the store cannot be made there.
     """
+    steps = {size: step_bytes // size for size in SIZES_BYTES if size <= step_bytes}
     with tempfile.TemporaryDirectory(prefix="poet-profile-", dir=directory) as folder:
-        tensors = {str(size): Stored(Kind("float32", (size // 4,)), changes=True) for size in sizes_bytes}
+        tensors = {
+            _name(size, number): Stored(Kind("float32", (size // 4,)), changes=True)
+            for size, count in steps.items()
+            for number in range(count)
+        }
         access = "cached" if page_cache else "direct"
         # In the page cache nothing waits, and other work on the machine does not change the processor's time.
         clock = time.thread_time if page_cache else _own_seconds
         store = make_store(folder, tensors, {}, _COMMITTED, access=access)
         try:
-            taken = [_taken(store, size, repetitions, clock) for size in sizes_bytes]
+            commit_seconds = _taken(store, 0, 0, repetitions, clock).commit_seconds
+            taken = [_taken(store, size, count, repetitions, clock) for size, count in steps.items()]
         finally:
             store.close()
-    read_latency, read_rate = fit_latency_and_rate(sizes_bytes, [each.read_seconds for each in taken])
-    commit_seconds = min(each.commit_seconds for each in taken)
-    # Of a step most bytes are written in large tensors, and disks are quickest with many at once.
-    more_bytes = sizes_bytes[-1] - sizes_bytes[-2]
-    least_seconds = more_bytes / read_rate / _MOST_TIMES_READ
-    if not page_cache:  # a commit waits for what is on its way, which is less than the largest tensors
-        more_seconds = sum(taken[-1][1:]) - sum(taken[-2][1:])
-        return StoreMeasurement(
-            latency_seconds=read_latency,
-            read_bytes_per_second=read_rate,
-            write_bytes_per_second=more_bytes / max(more_seconds, least_seconds),
-            commit_seconds=commit_seconds,
-        )
-    write_latency, write_rate = fit_latency_and_rate(sizes_bytes, [each.write_seconds for each in taken])
-    more_seconds = taken[-1].commit_seconds - taken[-2].commit_seconds
+    return fit_store(steps, taken, commit_seconds, page_cache=page_cache)
+
+
+def fit_store(
+    steps: Mapping[int, int], taken: Sequence[StepTimes], commit_seconds: float, *, page_cache: bool
+) -> StoreMeasurement:
+    """Fit latencies and rates to what steps took.
+
+    Args:
+        steps: how many tensors of each size in bytes a step moved.
+        taken: by each of them.
+        commit_seconds: of a step that moved none.
+        page_cache: a commit waits for what it alone has; past it, for what is on its way, as writes do.
+    """
+    counts = list(steps.values())
+    read_seconds = [each.read_seconds / count for each, count in zip(taken, counts, strict=True)]
+    read_latency, read_rate = fit_latency_and_rate(list(steps), read_seconds)
+    bytes_moved = sum(size * count for size, count in steps.items())
+    waited_seconds = max(
+        sum(each.commit_seconds - commit_seconds for each in taken), bytes_moved / read_rate / _MOST_TIMES_READ
+    )
+    behind = 0.0 if page_cache else waited_seconds / len(taken)
+    write_seconds = [(each.write_seconds + behind) / count for each, count in zip(taken, counts, strict=True)]
+    write_latency, write_rate = fit_latency_and_rate(list(steps), write_seconds)
     return StoreMeasurement(
         latency_seconds=(read_latency + write_latency) / 2,
         read_bytes_per_second=read_rate,
         write_bytes_per_second=write_rate,
         commit_seconds=commit_seconds,
-        commit_bytes_per_second=more_bytes / max(more_seconds, least_seconds),
+        commit_bytes_per_second=bytes_moved / waited_seconds if page_cache else None,
     )
 
 
-def _taken(store: StoreFile, size_bytes: int, repetitions: int, clock: Callable[[], float]) -> _Taken:
-    """Return the medians of what one tensor takes; two turns before them fill both of its copies.
+def _taken(store: StoreFile, size_bytes: int, count: int, repetitions: int, clock: Callable[[], float]) -> StepTimes:
+    """Return the medians of what a step takes; two turns before them fill both copies of its tensors.
 
     Args:
-        store: that has a tensor of this size.
-        size_bytes: of the tensor.
-        repetitions: of each.
+        store: that has the tensors.
+        size_bytes: of each tensor.
+        count: of the tensors.
+        repetitions: of the step.
         clock: of reads and writes. A commit waits for the disk.
     """
-    name, array = str(size_bytes), np.arange(size_bytes // 4, dtype=np.float32)
+    names, array = [_name(size_bytes, number) for number in range(count)], np.arange(size_bytes // 4, dtype=np.float32)
     turns = []
-    for number in range(repetitions + 2):
+    for _ in range(repetitions + 2):
         store.begin_step()
-        read_seconds = _seconds(lambda: store.read_into(name, array), clock)
-        write_seconds = _seconds(lambda: store.write(name, array), clock)
+        read_seconds = _seconds(lambda: _move(store.read_into, names, array), clock)
+        write_seconds = _seconds(lambda: _move(store.write, names, array), clock)
         turns.append((read_seconds, write_seconds, _seconds(lambda: store.commit(_COMMITTED), _own_seconds)))
-        if number == 1:
-            turns.clear()
-    return _Taken(*(statistics.median(column) for column in zip(*turns, strict=True)))
+    return StepTimes(*(statistics.median(column) for column in zip(*turns[2:], strict=True)))
+
+
+def _move(
+    move: Callable[[str, npt.NDArray[np.float32]], None], names: Sequence[str], array: npt.NDArray[np.float32]
+) -> None:
+    for name in names:
+        move(name, array)
+
+
+def _name(size_bytes: int, number: int) -> str:
+    return f"{size_bytes}/{number}"
 
 
 def _own_seconds() -> float:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from poet_onnx.errors import InputError
-from poet_onnx.profiler.store import measure_store
+from poet_onnx.profiler.store import StepTimes, fit_store, measure_store
 
-SIZES = (1 << 18, 1 << 20, 1 << 22)
+STEP_BYTES = 4 << 20
 
 
 @pytest.mark.parametrize("page_cache", [True, False])
 def test_a_store_is_measured_and_gone(tmp_path: Path, page_cache: bool) -> None:
     try:
-        found = measure_store(tmp_path, page_cache=page_cache, repetitions=3, sizes_bytes=SIZES)
+        found = measure_store(tmp_path, page_cache=page_cache, repetitions=3, step_bytes=STEP_BYTES)
     except InputError as error:
         if page_cache:
             raise
@@ -30,3 +30,24 @@ def test_a_store_is_measured_and_gone(tmp_path: Path, page_cache: bool) -> None:
 def test_a_directory_that_cannot_be_written_is_refused() -> None:
     with pytest.raises((InputError, OSError)):
         measure_store(Path("/proc"), page_cache=True)
+
+
+@pytest.mark.parametrize("page_cache", [True, False])
+def test_latencies_and_rates_are_those_of_many_tensors_in_a_step(page_cache: bool) -> None:
+    steps = {1 << 17: 64, 1 << 20: 8}
+    latency_seconds, read, write, behind = 5e-5, 1e9, 5e8, 2e8
+    taken = [
+        StepTimes(
+            count * (latency_seconds + size / read),
+            # Past the page cache some of it is still on its way when the commit comes.
+            count * (latency_seconds + size / write) - (0.0 if page_cache else 0.001),
+            0.003 + (count * size / behind if page_cache else 0.001),
+        )
+        for size, count in steps.items()
+    ]
+    found = fit_store(steps, taken, 0.003, page_cache=page_cache)
+    assert found.latency_seconds == pytest.approx(latency_seconds)
+    assert found.read_bytes_per_second == pytest.approx(read)
+    assert found.write_bytes_per_second == pytest.approx(write)
+    assert found.commit_seconds == 0.003
+    assert found.commit_bytes_per_second == (pytest.approx(behind) if page_cache else None)
