@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import dropwhile
 
 from poet_onnx.costing.device import DeviceProfile, StorageProfile
 from poet_onnx.costing.flops import count_work, storage_work
@@ -54,8 +56,8 @@ class Channel:
         watts: while it moves something.
         store_latency_seconds: of each tensor that a store's node reads or writes.
         store_read_bytes_per_second, store_write_bytes_per_second: of a store.
-        commit_seconds, commit_seconds_per_byte: of a store's commit, besides what the commit itself writes, and for
-            each byte that was written since the one before.
+        commit_seconds, commit_seconds_per_byte: of a store's commit, besides what the commit itself writes, and until
+            the storage has each byte that was written since the one before.
         ahead_bytes: of a store that are read ahead while a step computes; 0 where each node waits for all that it
             reads and writes.
     """
@@ -130,14 +132,31 @@ class Channel:
         seconds += work.written_bytes / self.store_write_bytes_per_second
         return seconds
 
-    def commit(self, graph: TrainingGraph) -> TransferCost:
-        """Return what it costs to commit a store behind a step of a graph; nothing where there is none."""
+    def commit(self, graph: TrainingGraph, nodes: Mapping[str, NodeCost]) -> TransferCost:
+        """Return what it costs to commit a store behind a step of a graph; nothing where there is none.
+
+        What an update leaves in the page cache alone is on its way to the storage at once, beside the nodes behind it.
+
+        Args:
+            graph: of the step.
+            nodes: what they cost, by name.
+        """
         work = commit_work(graph)
         if work is None:
             return TransferCost(0.0, 0.0)
         seconds = self.transfer_seconds(work) + self.commit_seconds
-        seconds += store_written_bytes(graph) * self.commit_seconds_per_byte
-        return TransferCost(seconds, seconds * self.watts)
+        written_seconds = store_written_bytes(graph) * self.commit_seconds_per_byte
+        beside_seconds = sum(
+            nodes[node.name].seconds for node in dropwhile(partial(_writes_no_store, graph), graph.nodes)
+        )
+        return TransferCost(
+            seconds + max(0.0, written_seconds - beside_seconds), (seconds + written_seconds) * self.watts
+        )
+
+
+def _writes_no_store(graph: TrainingGraph, node: Node) -> bool:
+    work = storage_work(graph, node)
+    return work is None or not work.written_bytes
 
 
 @dataclass(frozen=True)
@@ -232,7 +251,7 @@ def cost_table(
         channel,
         wake_seconds=figures.wake_seconds or 0.0,
         hand_over_seconds=figures.hand_over_seconds or 0.0,
-        commit=channel.commit(graph),
+        commit=channel.commit(graph, nodes),
     )
 
 

@@ -85,19 +85,21 @@ def fit_store(
     counts = list(steps.values())
     read_seconds = [each.read_seconds / count for each, count in zip(taken, counts, strict=True)]
     read_latency, read_rate = fit_latency_and_rate(list(steps), read_seconds)
-    bytes_moved = sum(size * count for size, count in steps.items())
+    moved_bytes = sum(size * count for size, count in steps.items())
     waited_seconds = max(
-        sum(each.commit_seconds - commit_seconds for each in taken), bytes_moved / read_rate / _MOST_TIMES_READ
+        sum(each.commit_seconds - commit_seconds for each in taken), moved_bytes / read_rate / _MOST_TIMES_READ
     )
-    behind = 0.0 if page_cache else waited_seconds / len(taken)
-    write_seconds = [(each.write_seconds + behind) / count for each, count in zip(taken, counts, strict=True)]
+    behind_seconds = 0.0 if page_cache else waited_seconds / len(taken)
+    write_seconds = [(each.write_seconds + behind_seconds) / count for each, count in zip(taken, counts, strict=True)]
+    written_seconds = sum(each.write_seconds for each in taken)
     write_latency, write_rate = fit_latency_and_rate(list(steps), write_seconds)
     return StoreMeasurement(
         latency_seconds=(read_latency + write_latency) / 2,
         read_bytes_per_second=read_rate,
         write_bytes_per_second=write_rate,
         commit_seconds=commit_seconds,
-        commit_bytes_per_second=bytes_moved / waited_seconds if page_cache else None,
+        # The page cache gives what is written to the storage at once.
+        commit_bytes_per_second=moved_bytes / (written_seconds + waited_seconds) if page_cache else None,
     )
 
 

@@ -163,7 +163,7 @@ def _costs(model: ir.Model, graph: TrainingGraph, device: str) -> tuple[CostTabl
             idle_watts=_figure(shared["idle_watts"]),
             energy_measured=bool(shared["energy_measured"]),
             channel=channel,
-            commit=TransferCost(0.0, 0.0) if channel is None else channel.commit(graph),
+            commit=TransferCost(0.0, 0.0) if channel is None else channel.commit(graph, nodes),
             wake_seconds=_figure(shared["wake_seconds"]),
             hand_over_seconds=_figure(shared["hand_over_seconds"]),
         )

@@ -8,7 +8,7 @@ import pytest
 from stored_nets import session_of, train, write_net
 
 import poet_onnx
-from poet_onnx.costing.costs import Channel
+from poet_onnx.costing.costs import Channel, NodeCost
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import StorageMeasurement, StoreMeasurement
 from poet_onnx.costing.store_traffic import AHEAD_BYTES, commit_work, reads_ahead, store_written_bytes, stored_bytes
@@ -78,13 +78,20 @@ def test_a_measured_store_has_rates_of_its_own_and_a_commit_that_waits_for_the_d
     rates = {"latency_seconds": 0.5, "read_bytes_per_second": 2e6, "write_bytes_per_second": 1e6, "commit_seconds": 3.0}
     work, written_bytes = commit_work(whole.graph), store_written_bytes(whole.graph)
     assert work is not None
+    nodes = {node.name: NodeCost(0.0, 0.0, 0) for node in whole.graph.nodes}
+    update = next(node.name for node in whole.graph.nodes if "Adam" in node.op_type)
+    before = nodes | {whole.graph.nodes[0].name: NodeCost(7.0, 0.0, 0)}
+    beside_seconds = 0.25 * written_bytes / 4e6
+    beside = nodes | {update: NodeCost(beside_seconds, 0.0, 0)}
     for commit_rate, durable_seconds in ((None, 0.0), (4e6, written_bytes / 4e6)):
         store = StoreMeasurement(**rates, commit_bytes_per_second=commit_rate)
         channel = Channel.of(StorageMeasurement(**pages, method="page_cache", store=store), storage)
         assert channel.transfer_seconds(StorageWork(2_000_000, 3_000_000, 4)) == pytest.approx(1 + 3 + 4 * 0.5)
-        commit = channel.commit(whole.graph)
-        assert commit.seconds == pytest.approx(channel.transfer_seconds(work) + 3.0 + durable_seconds)
-        assert commit.joules == pytest.approx(commit.seconds * storage.watts)
+        seconds = channel.transfer_seconds(work) + 3.0 + durable_seconds
+        for costs, hidden_seconds in ((nodes, 0.0), (before, 0.0), (beside, min(beside_seconds, durable_seconds))):
+            commit = channel.commit(whole.graph, costs)
+            assert commit.seconds == pytest.approx(seconds - hidden_seconds)
+            assert commit.joules == pytest.approx(seconds * storage.watts)
         assert channel.page_in(1000).seconds == 10.0  # pages keep theirs
     assert Channel.of(storage, storage).commit_seconds == 0.0
 

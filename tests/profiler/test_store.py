@@ -35,13 +35,14 @@ def test_a_directory_that_cannot_be_written_is_refused() -> None:
 @pytest.mark.parametrize("page_cache", [True, False])
 def test_latencies_and_rates_are_those_of_many_tensors_in_a_step(page_cache: bool) -> None:
     steps = {1 << 17: 64, 1 << 20: 8}
-    latency_seconds, read, write, behind = 5e-5, 1e9, 5e8, 2e8
+    latency_seconds, read, write, behind = 5e-5, 1e9, 5e8, 1e8
     taken = [
         StepTimes(
             count * (latency_seconds + size / read),
             # Past the page cache some of it is still on its way when the commit comes.
             count * (latency_seconds + size / write) - (0.0 if page_cache else 0.001),
-            0.003 + (count * size / behind if page_cache else 0.001),
+            # In it the storage writes from the first tensor on.
+            0.003 + (count * (size / behind - latency_seconds - size / write) if page_cache else 0.001),
         )
         for size, count in steps.items()
     ]
