@@ -77,6 +77,9 @@ MOVES = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", 
 
 WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
+_ROWS_OF_SINES = 64
+"""Rows of a table that are read to tell what it has."""
+
 _MOST_EQUAL = 4
 """Different numbers of a tensor at its start that a layer does not draw: an LSTM's biases are 0, and 1 at one gate."""
 
@@ -140,6 +143,21 @@ def is_drawn(value: ir.Value) -> bool:
     assert value.const_value is not None
     array = np.asarray(value.const_value.numpy())
     return len(np.unique(array)) > max(_MOST_EQUAL, array.size // 16)
+
+
+def is_of_sines(value: ir.Value) -> bool:
+    """Return whether a table has a sine and a cosine of each angle in its rows, as those of positions have.
+
+    Their squares add up to half of a row's length. Rows of zeros, as of padding, do not count.
+    """
+    tensor = value.const_value
+    if tensor is None or len(tensor.shape) < 2 or not {node.op_type for node, _ in _readers(value)} & {"Gather", "Add"}:
+        return False
+    width = int(tensor.shape.numpy()[-1])
+    first = np.asarray(tensor.numpy()).reshape(-1, width)[:_ROWS_OF_SINES].astype(np.float64)
+    squares = np.square(first[first.any(axis=1)])
+    is_one = width > 2 and len(squares) > 2 and squares.max() <= 1
+    return bool(is_one and np.allclose(squares.sum(axis=1), width / 2, rtol=1e-5))
 
 
 def may_be_untrained(value: ir.Value) -> bool:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.gradients.adapter_targets import find_weights
 from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
-from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, may_be_untrained, verdict
+from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, is_of_sines, may_be_untrained, verdict
 from poet_onnx.gradients.merged import part_biases, part_merged
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
@@ -148,6 +148,8 @@ def find_parameters(
         _warn_of_lost([each for each in lost.values() if matches(each.name, train) and each.name not in real], warn)
     for name in trained:
         _check_finite(real[name])
+    if train is None:
+        _warn_of_sines([name for name in trained if is_of_sines(real[name])], warn)
     if words is None and train is None:
         _warn_of_folded(trained, real, warn)
     warn_of_losses(model, trained, warn)
@@ -260,6 +262,15 @@ def _warn_of_untrained(names: Sequence[str], warn: Callable[[str], None]) -> Non
             f"Constants whose numbers are all equal stand still, such as {quoted(names, 3)}. If one is a scale or a"
             " shift that was never trained, name all that trains with --train (in Python train=); if not, name it with"
             " --freeze (freeze=)."
+        )
+
+
+def _warn_of_sines(names: Sequence[str], warn: Callable[[str], None]) -> None:
+    """Warn of tables that models keep still, which a file does not tell: they are buffers, or require no gradient."""
+    if names:
+        warn(
+            f"Sines and cosines of positions are trained, in {quoted(names, 3)}: most models keep such a table still."
+            " If this one does, name it with --freeze (in Python freeze=)."
         )
 
 

@@ -213,3 +213,24 @@ def test_a_weight_norm_folded_into_a_convolution_is_told_how_to_be_kept(tmp_path
     made = poet_onnx.train_graph(written(module, x, path, fold=False))
     assert set(made.values) == {name for name, _ in module.named_parameters()}
     assert made.warnings == ()
+
+
+def test_a_table_of_sines_that_is_trained_is_told(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        """Words at places whose table is a buffer, as in M2M100 and CTRL; the first row is for padding."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(9, 8), nn.Linear(8, 3)
+            angles = torch.arange(6)[:, None] * 100.0 ** (-torch.arange(4) / 4)
+            self.register_buffer("places", torch.cat([torch.zeros(1, 8), torch.cat([angles.sin(), angles.cos()], 1)]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return scores."""
+            return self.head(torch.tanh(self.words(x) + self.places[torch.cumsum(x, 1).clamp(max=6)]))
+
+    forward = written(Net(), torch.ones(2, 5, dtype=torch.long), tmp_path / "forward.onnx", fold=False)
+    with pytest.warns(PoetWarning, match=r"^Sines and cosines of positions are trained, in 'places': .* with --freeze"):
+        poet_onnx.train_graph(forward, loss="mse")
+    for told in ({"freeze": "places"}, {"train": "*"}):
+        assert poet_onnx.train_graph(forward, loss="mse", **told).warnings == ()
