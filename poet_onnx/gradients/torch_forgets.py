@@ -1,4 +1,4 @@
-"""What torch's dynamo exporter leaves out of its files, whose numbers or gradients are others, but tells of."""
+"""What torch's exporters leave out of their files, whose numbers or gradients are others, though the files tell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
+from poet_onnx.description.names import STOPS_GRADIENT
 from poet_onnx.errors import quoted
 from poet_onnx.gradients.paths import OF_SHAPE
 from poet_onnx.gradients.torch_arguments import CALL, names_of, others
@@ -45,7 +46,7 @@ def warn_of_forgotten(graph: ir.Graph, trained: Collection[str], warn: Callable[
         "the dropout of attention": [name for name, call in calls.items() if _is_more(_DROPS, call)],
         _TRACKED: [name for name, call in calls.items() if _TRACKS.search(call)],
         _DIVIDED: [name for name, call in calls.items() if _DIVIDES.search(call)],
-        "detach, so that gradients flow through it": _without_detach(graph, trained),
+        "detach, so that gradients flow through it": [*_without_detach(graph, trained), *_of_dora(graph, trained)],
     }
     for what, nodes in forgotten.items():
         if nodes:
@@ -71,3 +72,13 @@ def _without_detach(graph: ir.Graph, trained: Collection[str]) -> list[str]:
         if not reached.isdisjoint(node.inputs):
             reached.update(node.outputs)
     return found
+
+
+def _of_dora(graph: ir.Graph, trained: Collection[str]) -> list[str]:
+    """Return DoRA's lengths of weights in a file that tells of no calls, as those of the legacy exporter.
+
+    PEFT divides by norms that it detaches, and such a file has nothing of them but the names of what it multiplies by.
+    """
+    if any(CALL in node.metadata_props or STOPS_GRADIENT in node.metadata_props for node in graph):
+        return []
+    return [name for name in trained if ".lora_magnitude_vector." in name]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import poet_onnx
 from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.torch.tracing import trace
 
 
 class Grouped(nn.Module):
@@ -234,3 +235,24 @@ def test_a_table_of_sines_that_is_trained_is_told(tmp_path: Path) -> None:
         poet_onnx.train_graph(forward, loss="mse")
     for told in ({"freeze": "places"}, {"train": "*"}):
         assert poet_onnx.train_graph(forward, loss="mse", **told).warnings == ()
+
+
+def test_the_norms_that_dora_detaches_are_told(tmp_path: Path) -> None:
+    class Dora(nn.Module):
+        """A turned weight as PEFT's DoRA scales it, under PEFT's name."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lora_B = nn.Linear(8, 6, bias=False)
+            self.lora_magnitude_vector = nn.ParameterDict({"default": nn.Parameter(torch.rand(6))})
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return scores."""
+            norm = self.lora_B.weight.square().sum(1).sqrt().detach()
+            return self.lora_B(x) * (self.lora_magnitude_vector["default"] / norm)
+
+    module, x, path = nn.Sequential(Dora(), nn.Tanh(), nn.Linear(6, 3)), torch.randn(4, 8), tmp_path / "forward.onnx"
+    with pytest.warns(PoetWarning, match=r"left out detach, .* \('0\.lora_magnitude_vector\.default'\): poet_onnx"):
+        poet_onnx.train_graph(written(module, x, path, fold=False), loss="mse", train="*lora*")
+    forward = trace(module, (x,), exporter="legacy", opset=None)
+    assert poet_onnx.train_graph(forward, loss="mse", train="*lora*").warnings == ()
