@@ -45,7 +45,7 @@ def leading(
     lead = {value.name for value in find_paths(graph, target, in_doubt, types).values} if in_doubt else set()
     doubts = [each for each in chosen.doubts if each.name in lead or each.name not in graph.initializers]
     if doubts:
-        refuse_doubts(doubts, chosen.trained)
+        refuse_doubts(chosen, doubts)
     found = find_paths(graph, target, candidates, types).values
     trained = tuple(value.name or "" for value in candidates if value in found)
     astray = tuple(name for name in chosen.trained if name not in trained)

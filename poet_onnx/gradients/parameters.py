@@ -196,12 +196,15 @@ def _shown_readers(value: ir.Value) -> str:
     return listed(readers, 1)
 
 
-def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
+def refuse_doubts(chosen: Parameters, doubts: Sequence[Doubt]) -> None:
     """Refuse to guess what is trained, with a list of what is in doubt.
+
+    What an exporter named itself is listed by the name that its module gives it.
 
     Raises:
         InputError: always.
     """
+    trained = [chosen.called.get(name, (name,))[:2][-1] for name in chosen.trained]
     listing = [
         f"'{each.name}' ({'x'.join(map(str, each.shape)) or '-'}, {each.reason}"
         + (f", read by {each.readers})" if each.readers else ")")

@@ -41,8 +41,8 @@ def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mappi
     is_quantized = codes in forward.weights or codes in forward.inputs
     if is_quantized or (weight is not None and weight.kind != NUMBERS["float32"]):
         raise InputError(
-            f"The adapter of '{name}' cannot be merged into a weight of a few bits, which would lose it: give "
-            "merge=False, which keeps adapters as nodes."
+            f"The adapter of '{adapter.module or name}' cannot be merged into a weight of a few bits, which would lose"
+            " it: give merge=False, which keeps adapters as nodes."
         )
     if weight is None and name not in values:
         raise InputError(

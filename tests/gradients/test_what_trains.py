@@ -319,6 +319,24 @@ def test_what_is_in_doubt_is_listed_in_one_line() -> None:
         poet_onnx.train_graph(model, loss="mse")
 
 
+def test_what_trains_without_doubt_is_listed_by_the_names_of_its_modules() -> None:
+    class Net(nn.Module):
+        """A layer whose turned weight the exporter names, behind a scale from which the exporter computes another."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.head = nn.Parameter(torch.rand(6)), nn.Linear(6, 3, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return scores."""
+            return self.head(x * (1 + self.scale))
+
+    model = exported(Net(), torch.randn(4, 2, 6), optimize=True)
+    assert "head.weight" not in model.graph.initializers
+    with pytest.raises(InputError, match=r"computed of 'scale' .*; trained without doubt are head\.weight\.$"):
+        poet_onnx.train_graph(model, loss="mse")
+
+
 def test_a_row_for_padding_is_told() -> None:
     words, x = nn.Embedding(6, 3, padding_idx=1), torch.tensor([[0, 1], [2, 1]])
     model = exported(words, x, optimize=True)
