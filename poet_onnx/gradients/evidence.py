@@ -3,7 +3,8 @@
 For a parameter speaks: a weight's place in the graph, or a weight's name. Against it speaks: a name that an exporter
 gives what it computed, or the numbers of a mask. A tensor of which neither speaks is doubtful: so is a named one of
 torch's legacy exporter, which writes buffers as it writes parameters, and a constant number in the others. Of that
-exporter a statistic is doubtful in a weight's place, too, and so is what is added behind a layer's own bias.
+exporter a statistic is doubtful in a weight's place, too, and so are filters that are their own mirror, and what is
+added behind a layer's own bias.
 """
 
 from __future__ import annotations
@@ -97,15 +98,17 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     computed = _COMPUTED.match(name) is not None or _FOLDED.match(name) is not None
     if not of_torch and not _NAMED.match(name) and (_LITERAL.match(name) or _is_of_formula(value)):
         return CONSTANT
-    if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
-        return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
+    if _CONSTANT.match(name) and (_is_filled(array := np.asarray(tensor.numpy())) or _is_mirrored(array)):
+        return CONSTANT  # such as a blur, or the ones and zeros of a GroupNorm, which has its weights behind
     shape = tuple(tensor.shape.numpy())
     readers = [(node, index) for node, index in _readers(value) if _is_weight(node, index, shape)]
     places = {node.op_type for node, _ in readers}
     if computed and math.prod(shape) <= 1 and places <= {"Add", "Mul"}:
         return PARAMETER if shape and any(_is_only_bias(node, index) for node, index in value.uses()) else CONSTANT
     if _NAMED.match(name) or not places <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
-        is_doubtful = of_torch and places <= {"Add"} and _may_be_buffer(name, tensor)
+        is_shift = places <= {"Add"} and _may_be_buffer(name, tensor)
+        is_filter = bool(places) and places <= {"Conv", "ConvTranspose"}
+        is_doubtful = of_torch and (is_shift or (is_filter and _is_mirrored(np.asarray(tensor.numpy()))))
         return DOUBTFUL if is_doubtful else PARAMETER
     is_buffer = of_torch and (_STATISTIC.match(name) or all(_is_second_bias(node, index) for node, index in readers))
     is_placed = bool(places) and not is_buffer
@@ -136,6 +139,17 @@ def _may_be_buffer(name: str, tensor: ir.TensorProtocol) -> bool:
     Layers of torch have biases of one dimension, and modules that write a parameter in more call it `bias`.
     """
     return len(tensor.shape) > 1 and name.endswith("_bias") and not np.asarray(tensor.numpy()).any()
+
+
+def _is_mirrored(array: Array) -> bool:
+    """Return whether each filter is its own mirror, but for signs: as windows, blurs and edges, and no drawn weight.
+
+    Zeros are, too, and many a last layer begins with them.
+    """
+    if math.prod(array.shape[2:]) <= 1 or not array.any():
+        return False
+    sizes = np.abs(array)
+    return np.allclose(sizes, np.flip(sizes, tuple(range(2, sizes.ndim))))
 
 
 def is_drawn(value: ir.Value) -> bool:

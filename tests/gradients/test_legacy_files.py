@@ -134,6 +134,38 @@ def test_a_buffer_of_zeros_with_the_name_of_a_bias_is_in_doubt(tmp_path: Path) -
     assert set(poet_onnx.train_graph(forward, freeze="scores_bias").values) == {"head.weight", "bias"}
 
 
+class Windowed(nn.Module):
+    """A convolution with a filter that is no parameter, behind one that begins with zeros."""
+
+    def __init__(self, window: Tensor, *, persistent: bool) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(1, 2, 3, bias=False), nn.Linear(8, 3)
+        nn.init.zeros_(self.first.weight)
+        self.register_buffer("weight", window.expand(2, 1, 3, 3).clone(), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(nn.functional.conv2d(self.first(x), self.weight, groups=2).flatten(1))
+
+
+@pytest.mark.parametrize("rows", [(1.0, 2.0, 1.0), (1.0, 0.0, -1.0)])
+def test_filters_that_are_their_own_mirror_are_in_doubt(rows: tuple[float, ...], tmp_path: Path) -> None:
+    window = torch.tensor(rows)[:, None] * torch.tensor([1.0, 2.0, 1.0]) / 7
+    path = written(Windowed(window, persistent=True), torch.randn(2, 1, 6, 6), tmp_path / "net.onnx", fold=False)
+    with pytest.raises(InputError, match="In doubt are 'weight' "):
+        poet_onnx.train_graph(path, loss="cross-entropy")
+    made = poet_onnx.train_graph(path, loss="cross-entropy", freeze=["weight"])
+    assert set(made.values) == {"first.weight", "head.weight", "head.bias"}
+
+
+def test_a_filter_that_is_no_part_of_the_state_is_a_constant(tmp_path: Path) -> None:
+    """The exporter writes it as a Constant node, such as the blur of an antialiased ResNet of timm."""
+    window = torch.tensor([1.0, 2.0, 1.0])[:, None] * torch.tensor([1.0, 2.0, 1.0]) / 16
+    path = written(Windowed(window, persistent=False), torch.randn(2, 1, 6, 6), tmp_path / "net.onnx", fold=False)
+    made = poet_onnx.train_graph(path, loss="cross-entropy")
+    assert set(made.values) == {"first.weight", "head.weight", "head.bias"}
+
+
 @pytest.mark.parametrize("shape", [(3,), (1, 3)])
 def test_buffers_that_scale_and_shift_the_scores_are_in_doubt(shape: tuple[int, ...], tmp_path: Path) -> None:
     class Net(nn.Module):
