@@ -5,6 +5,8 @@ Rules:
     W2. So is what an Add adds to a product whose own weight was a Constant, if it has a number for each channel: a
         bias. Of any other Add nobody knows, for exporters write the numbers of formulas as Constants.
     W3. So is what the user names.
+    W4. Torch's legacy exporter writes parameters as initializers. In a file where it did, W1 and W2 do not hold: its
+        Constants are tensors of no state, such as tables of positions. A frozen TorchScript has nothing but Constants.
 """
 
 from __future__ import annotations
@@ -22,17 +24,20 @@ _MATRICES = {operator: WEIGHTS[operator][:2] if operator == "MatMul" else (1,) f
 """Inputs of products and convolutions at which the weight is, the bias aside."""
 
 
-def lift_weights(graph: ir.Graph, named: Collection[str] = ()) -> None:
-    """Make initializers of Constant nodes that are weights (W1 to W3).
+def lift_weights(graph: ir.Graph, named: Collection[str] = (), *, of_torch: bool = False) -> None:
+    """Make initializers of Constant nodes that are weights (W1 to W4).
 
     Args:
         graph: without functions; changed in place.
         named: what the user names.
+        of_torch: whether torch's legacy exporter wrote the model.
     """
     lifted = set[ir.Value]()
-    for node in list(graph):
+    nodes = list(graph)
+    finds = not of_torch or not any(value.is_initializer() for node in nodes for value in inputs_at(node, WEIGHTS))
+    for node in nodes:
         found = [node.outputs[0]] if is_op(node, "Constant") and node.outputs[0].name in named else []
-        for value in (*found, *inputs_at(node, WEIGHTS), *_biases(node, lifted)):
+        for value in (*found, *((*inputs_at(node, WEIGHTS), *_biases(node, lifted)) if finds else ())):
             made = _lifted(graph, _behind_identities(value))
             if made is not None:
                 lifted.add(made)

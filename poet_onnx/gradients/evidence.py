@@ -98,8 +98,8 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     computed = _COMPUTED.match(name) is not None or _FOLDED.match(name) is not None
     if not of_torch and not _NAMED.match(name) and (_LITERAL.match(name) or _is_of_formula(value)):
         return CONSTANT
-    if _CONSTANT.match(name) and (_is_filled(array := np.asarray(tensor.numpy())) or _is_mirrored(array)):
-        return CONSTANT  # such as a blur, or the ones and zeros of a GroupNorm, which has its weights behind
+    if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
+        return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
     shape = tuple(tensor.shape.numpy())
     readers = [(node, index) for node, index in _readers(value) if _is_weight(node, index, shape)]
     places = {node.op_type for node, _ in readers}

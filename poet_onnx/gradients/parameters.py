@@ -71,7 +71,7 @@ class Parameters:
 
 
 def show_weights(
-    graph: ir.Graph, own: Collection[str] = (), named: Collection[str] = ()
+    graph: ir.Graph, own: Collection[str] = (), named: Collection[str] = (), *, of_torch: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """Make initializers of weights that are Constant nodes, and let transposed copies read their original.
 
@@ -79,11 +79,12 @@ def show_weights(
         graph: without functions; changed in place.
         own: names of what is no copy, whatever it looks like.
         named: names of what the user calls a weight.
+        of_torch: whether torch's legacy exporter wrote the model.
 
     Returns:
         The copies that are gone, each with its original.
     """
-    lift_weights(graph, {*own, *named})
+    lift_weights(graph, {*own, *named}, of_torch=of_torch)
     return tuple(_tie_transposed(graph, own))
 
 
@@ -113,8 +114,9 @@ def find_parameters(
     else:
         part_merged(model, warn)
         _warn_of_merged(graph, warn)
-    tied = show_weights(graph, named=train or ())
-    if words is None and not is_of_torch(model):
+    of_torch = is_of_torch(model)
+    tied = show_weights(graph, named=train or (), of_torch=of_torch and words is None)
+    if words is None and not of_torch:
         if model.producer_name == WRITER:
             part_biases(graph, warn)
         keep_single_biases(model)
@@ -125,7 +127,7 @@ def find_parameters(
         if value.dtype in REAL and value.uses() and value not in statistics and value.name
     }
     lost = {each.name: each for each in absent}
-    judge = cache(partial(_judge, words=words, of_torch=is_of_torch(model)))  # it reads all numbers of a tensor
+    judge = cache(partial(_judge, words=words, of_torch=of_torch))  # it reads all numbers of a tensor
     unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
     called = dict(_with_modules(graph, unnamed)) if unnamed else {}
     names = {name: called.get(name, (name,)) for name in real}

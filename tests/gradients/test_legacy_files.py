@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from lowering_runs import gradients
@@ -160,10 +161,22 @@ def test_filters_that_are_their_own_mirror_are_in_doubt(rows: tuple[float, ...],
 
 def test_a_filter_that_is_no_part_of_the_state_is_a_constant(tmp_path: Path) -> None:
     """The exporter writes it as a Constant node, such as the blur of an antialiased ResNet of timm."""
-    window = torch.tensor([1.0, 2.0, 1.0])[:, None] * torch.tensor([1.0, 2.0, 1.0]) / 16
-    path = written(Windowed(window, persistent=False), torch.randn(2, 1, 6, 6), tmp_path / "net.onnx", fold=False)
+    torch.manual_seed(0)
+    path = written(
+        Windowed(torch.rand(3, 3), persistent=False), torch.randn(2, 1, 6, 6), tmp_path / "net.onnx", fold=False
+    )
     made = poet_onnx.train_graph(path, loss="cross-entropy")
     assert set(made.values) == {"first.weight", "head.weight", "head.bias"}
+
+
+def test_weights_of_a_frozen_program_are_constants_and_train(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises its newer exporter
+        frozen = torch.jit.freeze(torch.jit.script(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).eval()))
+    path = written(frozen, torch.randn(2, 4), tmp_path / "net.onnx", fold=False)
+    assert not onnx.load(path).graph.initializer
+    assert len(poet_onnx.train_graph(path, loss="cross-entropy").values) == 4
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 3)])
