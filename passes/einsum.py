@@ -14,7 +14,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.einsum import indices_of, sizes_of
 from poet_onnx.graph.shapes import infer
-from poet_onnx.passes.node_builder import initializer, replace_nodes
+from poet_onnx.passes.node_builder import initializer, let_stand_for, replace_nodes
 
 MOST_TRIED = 5
 """Operands of which all orders are tried, 180; of more, each step takes the two whose product is smallest."""
@@ -39,29 +39,31 @@ class NameIndices(InPlacePass):
         return PassResult(model, modified=modified)
 
 
-class SqueezeOperands(InPlacePass):
-    """Take dimensions of size 1 from operands of Einsum that are repeated along them: their index goes.
+class ReduceOperands(InPlacePass):
+    """Take dimensions from operands of Einsum that its product need not know.
 
-    ONNX infers a size of 1 for an index that the first operand has so, and ONNX Runtime then plans no memory for the
-    result.
+    A dimension of size 1 that is repeated goes by a Reshape: ONNX infers a size of 1 for an index that the first
+    operand has so, and ONNX Runtime then plans no memory for the result. An index that neither another operand nor the
+    result has goes by a ReduceSum: the kernel would sum over it in memory that it then has for the result.
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        """Put a Reshape before such operands."""
-        found = _einsums(model.graph, 2)
+        """Put the nodes before such operands; a sum that is all there is takes the Einsum's place."""
+        found = _einsums(model.graph, 1)
         types = infer(model).types if found else {}
         modified = False
         for node in found:
             shapes = [types[value.name or ""].shape for value in node.inputs if value is not None]
             terms, result = indices_of(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
-            sizes = sizes_of(terms, shapes)
-            for index, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
-                whole = [axis for axis, letter in enumerate(term) if shape[axis] == sizes[letter]]
-                if len(whole) < len(term):
-                    terms[index] = "".join(term[axis] for axis in whole)
-                    _squeeze(model.graph, node, index, [shape[axis] for axis in whole])
-                    modified = True
-                    node.attributes["equation"] = ir.AttrString("equation", f"{','.join(terms)}->{result}")
+            before = list(node.inputs)
+            _reduce(model.graph, node, terms, result, shapes)
+            if list(node.inputs) == before:
+                continue
+            modified = True
+            node.attributes["equation"] = ir.AttrString("equation", f"{','.join(terms)}->{result}")
+            if terms == [result] and (reduced := node.inputs[0]) is not None:
+                let_stand_for(reduced, node.outputs[0])
+                model.graph.remove(node, safe=True)
         return PassResult(model, modified=modified)
 
 
@@ -91,14 +93,32 @@ def _einsums(graph: ir.Graph, operands: int) -> list[ir.Node]:
     ]
 
 
-def _squeeze(graph: ir.Graph, node: ir.Node, index: int, sizes: Sequence[int]) -> None:
-    """Let a node read an operand without some dimensions of size 1."""
-    name = f"{node.name}/squeezed_{index}"
-    shape = initializer(graph, f"{name}/shape", np.array(sizes, np.int64))
-    view = ir.Node("", "Reshape", [node.inputs[index], shape], num_outputs=1, name=name)
-    view.outputs[0].name = name
-    graph.insert_before(node, view)
-    node.replace_input_with(index, view.outputs[0])
+def _reduce(graph: ir.Graph, node: ir.Node, terms: list[str], result: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Let a node read operands without dimensions that its product need not know; changes their terms."""
+    sizes = sizes_of(terms, shapes)
+    for index, shape in enumerate(shapes):
+        term, others = terms[index], "".join([*terms[:index], *terms[index + 1 :], result])
+        whole = [axis for axis, letter in enumerate(term) if shape[axis] == sizes[letter]]
+        if len(whole) < len(term):
+            term = "".join(term[axis] for axis in whole)
+            _put_before(graph, node, index, "Reshape", [shape[axis] for axis in whole])
+        alone = [axis for axis, letter in enumerate(term) if letter not in others and term.count(letter) == 1]
+        if alone:
+            term = "".join(letter for axis, letter in enumerate(term) if axis not in alone)
+            _put_before(graph, node, index, "ReduceSum", alone, ir.AttrInt64("keepdims", 0))
+        terms[index] = term
+
+
+def _put_before(
+    graph: ir.Graph, node: ir.Node, index: int, operator: str, numbers: Sequence[int], *attributes: ir.Attr
+) -> None:
+    """Let a node read an operand through another node, which is given whole numbers."""
+    name = f"{node.name}/{operator}_{index}"
+    given = initializer(graph, f"{name}/numbers", np.array(numbers, np.int64))
+    made = ir.Node("", operator, [node.inputs[index], given], attributes, num_outputs=1, name=name)
+    made.outputs[0].name = name
+    graph.insert_before(node, made)
+    node.replace_input_with(index, made.outputs[0])
 
 
 @dataclass(frozen=True)

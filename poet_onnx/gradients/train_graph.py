@@ -56,7 +56,7 @@ from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
-from poet_onnx.passes.einsum import NameIndices, PairOperands, SqueezeOperands
+from poet_onnx.passes.einsum import NameIndices, PairOperands, ReduceOperands
 from poet_onnx.passes.fused.fuse import fuse_gradients, fuse_layers
 from poet_onnx.passes.generation.forward_only import is_for_generation
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
@@ -194,7 +194,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         quantize_frozen(forward, options.quantize, chosen.trained, warn)
     forward.metadata_props[NETWORK_KEY] = network_of(forward, chosen.trained)  # all graphs are copies
     fix = [FixDims(dims)] if dims else []
-    Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), SqueezeOperands(), PairOperands())(forward)
+    Normalization(*fix, FoldConstants(), WriteShapes(), NameIndices(), ReduceOperands(), PairOperands())(forward)
     _say_sizes(forward)
     repeat_scales(forward)
     masks_as_dropout(forward)

@@ -65,6 +65,36 @@ def test_an_operand_that_is_repeated_has_its_result_in_the_plan(tmp_path: Path) 
     assert loss == pytest.approx(np.mean(np.square(np.tanh(x * random(1, 64) * w) - target)), rel=1e-5)
 
 
+@pytest.mark.parametrize("opset", [12, 20])
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ijk->", [(3, 4, 5)]),
+        ("kij -> ji", [(3, 4, 5)]),
+        ("i,j->", [(3,), (4,)]),
+        ("ij,k->ik", [(3, 4), (5,)]),
+        ("ijk,jl->kl", [(3, 4, 5), (4, 2)]),
+        ("ai,a...,b->...", [(3, 6), (3, 4), (2,)]),
+    ],
+)
+def test_what_an_operand_sums_alone_is_in_the_plan(
+    equation: str, shapes: list[tuple[int, ...]], opset: int, tmp_path: Path
+) -> None:
+    values = {name: random(*shape) for name, shape in zip("abc", shapes, strict=False)}
+    rest = "".join(f", {name}" for name in values if name != "a")
+    product = np.einsum(equation, *values.values())
+    text = f"""g (float{list(shapes[0])} x) => (float{list(product.shape)} y) {{
+        h = Mul(x, a) p = Einsum <equation = "{equation}"> (h{rest}) y = Tanh(p) }}"""
+    path, model = tmp_path / "net.onnx", parse(text, values)
+    model.opset_imports[""] = opset
+    poet_onnx.rewrite(model, loss="mse", device="a72", target="stock", optimizer="sgd", train="*").save(path)
+    session = poet_onnx.TrainingSession(path, path.with_suffix(".safetensors"))
+    with count_arena() as counter:
+        loss = session.step(np.ones(shapes[0], np.float32), np.zeros(product.shape, np.float32))
+        assert counter.statistics.unplanned == 0 < counter.statistics.planned
+    assert loss == pytest.approx(np.mean(np.square(np.tanh(product))), rel=1e-5)
+
+
 CHAINS = [
     ("bij,bjk,bkl->bil", [(2, 3, 4), (2, 4, 5), (2, 5, 2)]),
     ("...ij,jk,...kl", [(2, 3, 4), (4, 5), (2, 5, 2)]),

@@ -16,7 +16,7 @@ from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.registry import gradient
 from poet_onnx.passes.casts import MergeCasts
-from poet_onnx.passes.einsum import PairOperands, SqueezeOperands
+from poet_onnx.passes.einsum import PairOperands, ReduceOperands
 from poet_onnx.passes.expand import ExpandFunctions
 from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunctions, NameNodes, Normalization, WriteShapes
 
@@ -42,7 +42,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     expand_recurrent(model, trained)
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
-    Normalization(SqueezeOperands(), PairOperands())(model)
+    Normalization(ReduceOperands(), PairOperands())(model)
     repeat_scales(model)
     say_pads(model)
     numbers = Numbers(graph)
