@@ -214,9 +214,9 @@ def refuse_doubts(chosen: Parameters, doubts: Sequence[Doubt]) -> None:
     ]
     raise InputError(
         "The model does not tell what is to be trained: name it with --train and --freeze (in Python train= and"
-        " freeze=), or export it with optimize=False (dynamo), do_constant_folding=False (legacy), or by"
-        f" poet_onnx.torch.export. In doubt are {listed(listing, _SHOWN)}; trained without doubt are"
-        f" {listed(trained, _SHOWN) or 'none'}."
+        " freeze=), or export it by poet_onnx.torch.export. Where torch's exporter optimized the model, optimize=False"
+        f" (dynamo) or do_constant_folding=False (legacy) may do, too. In doubt are {listed(listing, _SHOWN)}; trained"
+        f" without doubt are {listed(trained, _SHOWN) or 'none'}."
     )
 
 
