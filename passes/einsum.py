@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.einsum import indices_of, sizes_of
 from poet_onnx.graph.shapes import infer
-from poet_onnx.passes.node_builder import initializer, let_stand_for, replace_nodes
+from poet_onnx.passes.node_builder import Replacement, replace_nodes
 
 MOST_TRIED = 5
 """Operands of which all orders are tried, 180; of more, each step takes the two whose product is smallest."""
@@ -48,23 +48,48 @@ class ReduceOperands(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        """Put the nodes before such operands; a sum that is all there is takes the Einsum's place."""
-        found = _einsums(model.graph, 1)
-        types = infer(model).types if found else {}
-        modified = False
-        for node in found:
-            shapes = [types[value.name or ""].shape for value in node.inputs if value is not None]
-            terms, result = indices_of(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
-            before = list(node.inputs)
-            _reduce(model.graph, node, terms, result, shapes)
-            if list(node.inputs) == before:
-                continue
-            modified = True
-            node.attributes["equation"] = ir.AttrString("equation", f"{','.join(terms)}->{result}")
-            if terms == [result] and (reduced := node.inputs[0]) is not None:
-                let_stand_for(reduced, node.outputs[0])
-                model.graph.remove(node, safe=True)
+        """Write such Einsums with the nodes before; a sum that is all there is takes the Einsum's place."""
+        found, modified = _einsums(model.graph, 1), False
+        if found:
+            inferred = infer(model)
+            for node in found:
+                modified |= _Reduction(model.graph, node, inferred).write()
         return PassResult(model, modified=modified)
+
+
+class _Reduction(Replacement):
+    """An Einsum, and what takes its place if its product need not know all dimensions of its operands."""
+
+    refused = InputError
+
+    def write(self) -> bool:
+        """Write the nodes; return whether there are any."""
+        shapes = [self.shape(index) for index in range(len(self.node.inputs))]
+        terms, result = indices_of(self.attributes["equation"], [len(shape) for shape in shapes])
+        sizes, values = sizes_of(terms, shapes), []
+        for index in range(len(terms)):
+            others = "".join([*terms[:index], *terms[index + 1 :], result])
+            terms[index], value = self._operand(index, terms[index], sizes, others)
+            values.append(value)
+        if values == list(self.node.inputs):
+            return False
+        equation = f"{','.join(terms)}->{result}"
+        self.give(0, values[0] if terms == [result] else self.op("Einsum", *values, equation=equation))
+        self.finish()
+        return True
+
+    def _operand(self, index: int, term: str, sizes: Mapping[str, int], others: str) -> tuple[str, ir.Value]:
+        """Return the letters that are left of an operand, and what is left of it; `others` are all other letters."""
+        value, shape = self.input(index), self.shape(index)
+        whole = [axis for axis, letter in enumerate(term) if shape[axis] == sizes[letter]]
+        if len(whole) < len(term):
+            term = "".join(term[axis] for axis in whole)
+            value = self.reshape(value, *(shape[axis] for axis in whole))
+        alone = [axis for axis, letter in enumerate(term) if letter not in others and term.count(letter) == 1]
+        if alone:
+            term = "".join(letter for axis, letter in enumerate(term) if axis not in alone)
+            value = self.reduce_sum(value, alone, keep=False)
+        return term, value
 
 
 class PairOperands(InPlacePass):
@@ -91,34 +116,6 @@ def _einsums(graph: ir.Graph, operands: int) -> list[ir.Node]:
         for node in graph
         if node.op_type == "Einsum" and node.domain in ONNX_DOMAINS and len(node.inputs) >= operands
     ]
-
-
-def _reduce(graph: ir.Graph, node: ir.Node, terms: list[str], result: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Let a node read operands without dimensions that its product need not know; changes their terms."""
-    sizes = sizes_of(terms, shapes)
-    for index, shape in enumerate(shapes):
-        term, others = terms[index], "".join([*terms[:index], *terms[index + 1 :], result])
-        whole = [axis for axis, letter in enumerate(term) if shape[axis] == sizes[letter]]
-        if len(whole) < len(term):
-            term = "".join(term[axis] for axis in whole)
-            _put_before(graph, node, index, "Reshape", [shape[axis] for axis in whole])
-        alone = [axis for axis, letter in enumerate(term) if letter not in others and term.count(letter) == 1]
-        if alone:
-            term = "".join(letter for axis, letter in enumerate(term) if axis not in alone)
-            _put_before(graph, node, index, "ReduceSum", alone, ir.AttrInt64("keepdims", 0))
-        terms[index] = term
-
-
-def _put_before(
-    graph: ir.Graph, node: ir.Node, index: int, operator: str, numbers: Sequence[int], *attributes: ir.Attr
-) -> None:
-    """Let a node read an operand through another node, which is given whole numbers."""
-    name = f"{node.name}/{operator}_{index}"
-    given = initializer(graph, f"{name}/numbers", np.array(numbers, np.int64))
-    made = ir.Node("", operator, [node.inputs[index], given], attributes, num_outputs=1, name=name)
-    made.outputs[0].name = name
-    graph.insert_before(node, made)
-    node.replace_input_with(index, made.outputs[0])
 
 
 @dataclass(frozen=True)
