@@ -146,10 +146,10 @@ def _is_mirrored(array: Array) -> bool:
 
     Zeros are, too, and many a last layer begins with them.
     """
-    if math.prod(array.shape[2:]) <= 1 or not array.any():
+    if math.prod(array.shape[2:]) <= 1:
         return False
-    sizes = np.abs(array)
-    return np.allclose(sizes, np.flip(sizes, tuple(range(2, sizes.ndim))))
+    places = tuple(range(1, array.ndim - 1))  # the first filter of a drawn weight tells
+    return all(np.allclose(sizes, np.flip(sizes, places)) for sizes in map(np.abs, array)) and bool(array.any())
 
 
 def is_drawn(value: ir.Value) -> bool:
