@@ -300,6 +300,11 @@ def test_a_detach_that_a_file_has_stops_gradients() -> None:
     assert_is_torchs(Losing(lambda y, z: torch.sin(y) * y.detach() + z.square()), optimize=False)
 
 
+def test_sums_over_what_an_operand_alone_has_are_torchs() -> None:
+    torch.manual_seed(0)
+    assert_is_torchs(Losing(lambda y, z: torch.einsum("ij,kl->il", y, z) + z * torch.einsum("ij->", y)))
+
+
 def test_a_detach_that_a_file_has_is_not_told_of() -> None:
     model = exported(Losing(lambda y, z: torch.stack([y * z.detach(), y])), optimize=False)
     (product,) = (node for node in model.graph if node.op_type == "Mul")

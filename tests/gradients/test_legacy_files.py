@@ -162,11 +162,15 @@ def test_filters_that_are_their_own_mirror_are_in_doubt(rows: tuple[float, ...],
 def test_a_filter_that_is_no_part_of_the_state_is_a_constant(tmp_path: Path) -> None:
     """The exporter writes it as a Constant node, such as the blur of an antialiased ResNet of timm."""
     torch.manual_seed(0)
-    path = written(
-        Windowed(torch.rand(3, 3), persistent=False), torch.randn(2, 1, 6, 6), tmp_path / "net.onnx", fold=False
-    )
-    made = poet_onnx.train_graph(path, loss="cross-entropy")
+    module, x = Windowed(torch.rand(3, 3), persistent=False), torch.randn(2, 1, 6, 6)
+    nn.init.normal_(module.first.weight)
+    made = poet_onnx.train_graph(written(module, x, tmp_path / "net.onnx", fold=False), loss="mse")
     assert set(made.values) == {"first.weight", "head.weight", "head.bias"}
+    module(x).square().mean().backward()
+    found = gradients(made, {"x": x.numpy(), "target": np.zeros((2, 3), np.float32)})
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[name], parameter.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_weights_of_a_frozen_program_are_constants_and_train(tmp_path: Path) -> None:
