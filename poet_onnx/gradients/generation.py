@@ -45,19 +45,19 @@ def make_forward_only(model: ir.Model, lora: Lora | str | None) -> None:
 
 
 def refuse_for_generation(graph: ir.Graph) -> None:
-    """Refuse operators of ONNX Runtime's that are neither known, nor declared to make something, such as a cache's.
+    """Refuse operators of ONNX Runtime that are neither known nor declared to make something, such as fused ones.
 
     Raises:
         InputError: naming them and their nodes.
     """
     found: dict[str, list[str]] = {}
     for node in graph:
-        is_known = node.domain != MICROSOFT_DOMAIN or has_rule(node) or gradient(node) is not None
+        is_known = not node.domain.startswith(MICROSOFT_DOMAIN) or has_rule(node) or gradient(node) is not None
         if not is_known and any(value.name and value.shape is None for value in node.outputs):
             found.setdefault(node.op_type, []).append(node.name or "")
     if found:
         raise InputError(
-            f"These operators of ONNX Runtime cannot be trained: {list_nodes(found)}. Models for generation have them: "
-            "give the model as torch exports it, without a cache of keys and values, and quantize it by "
-            "--quantize 4bit."
+            f"These operators of ONNX Runtime cannot be trained: {list_nodes(found)}. Tools that optimize for inference"
+            " write them: give the model as it was before. Models for generation have them, too: give the model as"
+            " torch exports it, without a cache of keys and values, and quantize it by --quantize 4bit."
         )

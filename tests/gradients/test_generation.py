@@ -12,7 +12,7 @@ import pytest
 import torch
 from adapter_models import gradients as torch_gradients
 from adapter_models import relative_error
-from forward_models import step
+from forward_models import parse, random, step
 from generation_models import DIMS, IDS, LAYER, WORDS, Form, decoder, scores
 from torch import Tensor
 from torch.nn import functional
@@ -133,3 +133,10 @@ def test_operators_that_are_not_known_are_refused_by_name(operator: str, other: 
     node.op_type, node.domain = other, "com.microsoft"
     with pytest.raises(InputError, match=words):
         made(model, "*q_proj*")
+
+
+@pytest.mark.parametrize("operator", ["com.microsoft.FusedConv", "com.microsoft.nchwc.Conv"])
+def test_what_an_optimizer_for_inference_fused_is_refused_with_that_advice(operator: str) -> None:
+    text = f"g (float[1, 2, 3, 3] x) => (float[1, 4, 3, 3] y) {{ h = {operator} (x, w) y = Relu(h) }}"
+    with pytest.raises(InputError, match="optimize for inference write them: give the model as it was before"):
+        poet_onnx.train_graph(parse(text, {"w": random(4, 2, 1, 1)}), loss="mse")
