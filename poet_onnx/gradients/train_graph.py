@@ -28,6 +28,7 @@ from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.evaluation_graph import fused_evaluation, plain_evaluation
+from poet_onnx.gradients.forward.foreign import say_in_onnx
 from poet_onnx.gradients.forward.layer_norm import repeat_scales
 from poet_onnx.gradients.forward.masked import masked_as_where
 from poet_onnx.gradients.forward.masked_rows import hide_whole_rows
@@ -171,7 +172,9 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         dims = None
     check_forward(forward)
     forward = converted(forward)
-    Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
+    Normalization(RemoveInitializersFromInputsPass(), InlineFunctions())(forward)
+    say_in_onnx(forward)
+    NameNodes()(forward)
     if forward.producer_name == _OF_JAX:
         _forget_shapes(forward.graph)
     if has_cache:
