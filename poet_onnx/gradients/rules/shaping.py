@@ -32,6 +32,12 @@ def transpose(builder: GradientBuilder) -> None:
     builder.send(0, builder.op("Transpose", builder.gradient(), perm=back))
 
 
+@gradient_of("ReverseSequence", stops=(1,))
+def reverse(builder: GradientBuilder) -> None:
+    """Turn each sequence once more, which is where its elements came from."""
+    builder.send(0, builder.op("ReverseSequence", builder.gradient(), builder.input(1), **builder.attributes))
+
+
 @gradient_of("Expand", stops=(1,))
 def expand(builder: GradientBuilder) -> None:
     """Sum over the axes along which the input was repeated."""

@@ -22,6 +22,19 @@ CASES = [
     Case("Unsqueeze", "y = Unsqueeze(x, a)", X, lambda x, a: x[:, None, :, None], {"a": _ints(1, 3)}),
     Case("Transpose", "y = Transpose <perm = [1, 2, 0]> (x)", X, lambda x: x.permute(1, 2, 0)),
     Case("Transpose without an order", "y = Transpose(x)", X, lambda x: x.permute(2, 1, 0)),
+    *(
+        Case(
+            f"ReverseSequence along axis {time}",
+            f"y = ReverseSequence <time_axis = {time}, batch_axis = {1 - time}> (x, n)",
+            {"x": (3, 3, 2)},
+            lambda x, n, time=time: torch.stack(
+                [torch.cat([each[:k].flip(0), each[k:]]) for each, k in zip(x.unbind(1 - time), n, strict=True)],
+                1 - time,
+            ),
+            {"n": _ints(1, 3, 2)},
+        )
+        for time in (0, 1)
+    ),
     Case("Expand", "y = Expand(x, s)", {"x": (3, 1)}, lambda x, s: x.expand(2, 3, 4), {"s": _ints(2, 3, 4)}),
     *(
         Case(
