@@ -53,6 +53,7 @@ _CONSTANT = re.compile(r"(?:.*/)?Constant(?:_\d+)?_output_\d+$")
 
 _LITERAL = re.compile(
     r"(?:.*/)?(?:x|y|Const|zeros|ones)(?:_\d+)?:\d+$"  # TensorFlow's of a number, array or filled state in the program
+    r"|(?:.*/)?batchnorm/Rsqrt(?:_\d+)?:\d+$"  # and of a running variance, where Keras has no scale beside it
     r"|helper\.constant\.\d+$"  # paddle2onnx's of what an operator stands for
     r"|dpa_scale_\d+$"  # jax2onnx's of the factor of an attention's scores
 )

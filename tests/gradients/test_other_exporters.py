@@ -95,6 +95,22 @@ def test_tensorflow_trains_no_table_or_number_that_the_program_has() -> None:
     assert set(found.values) == variables
 
 
+def test_tensorflow_trains_no_running_variance_of_a_batch_normalization_without_a_scale() -> None:
+    weights = {"net/conv/ReadVariableOp:0": RANDOM.normal(size=(4, 2, 1)), "net/conv/Squeeze:0": RANDOM.normal(size=4)}
+    weights |= {"net/bn/batchnorm/Rsqrt:0": RANDOM.random((1, 4, 1)), "net/head/ReadVariableOp:0": HEAD[:4]}
+    weights |= {"net/head/add/ReadVariableOp:0": RANDOM.normal(size=3)}
+    conv, bias, deviation, head, shift = weights
+    nodes = [
+        helper.make_node("Conv", ["x", conv, bias], ["h"]),
+        helper.make_node("Mul", ["h", deviation], ["unit"]),
+        helper.make_node("ReduceMax", ["unit"], ["pooled"], axes=[-1], keepdims=0),
+        helper.make_node("MatMul", ["pooled", head], ["product"]),
+        helper.make_node("Add", ["product", shift], ["scores"]),
+    ]
+    found = poet_onnx.train_graph(made(nodes, weights, [5, 2, 7], "tf2onnx", samples=5))
+    assert set(found.values) == set(weights) - {deviation}
+
+
 def test_tensorflow_trains_fresh_scales_of_a_normalization_that_it_writes_as_poolings() -> None:
     dense, head, scale = (f"net/{name}/ReadVariableOp:0" for name in ("dense", "head", "norm/mul"))
     weights = {dense: RANDOM.normal(size=(4, 2, 1)), head: RANDOM.normal(size=(7, 3)), scale: np.ones((1, 1, 7))}
