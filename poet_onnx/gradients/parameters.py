@@ -29,6 +29,12 @@ STATISTICS = {"BatchNormalization": (3, 4)}
 FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
 """How torch's legacy exporter names what it folds batch normalizations and weight norms into."""
 
+_BY_FOLDING = "onnx::"
+"""How torch's legacy exporter names what it folded, before the operator that reads it."""
+
+_LAID_OUT = frozenset(["MatMul", "LSTM", "GRU", "RNN", "PRelu", "Mul", "Add"])
+"""Operators for which torch's legacy exporter turns, orders, reshapes or parts parameters when it folds constants."""
+
 _SHOWN = 12
 
 
@@ -154,6 +160,7 @@ def find_parameters(
         _warn_of_sines([name for name in trained if is_of_sines(real[name])], warn)
     if words is None and train is None:
         _warn_of_folded(trained, real, warn)
+        _warn_of_computed(trained, real, warn)
     warn_of_losses(model, trained, warn)
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
@@ -287,6 +294,18 @@ def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callab
             f"{quoted(folded, 1)} was computed by the exporter, which folds batch normalizations and weight norms into"
             " convolutions for inference: one weight is trained in place of the convolution's and the norm's, and no"
             " statistics move. To train as torch does, export with training=TrainingMode.TRAINING and"
+            " do_constant_folding=False, or by poet_onnx.torch.export."
+        )
+
+
+def _warn_of_computed(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
+    """Warn of what torch's legacy exporter may have computed of parameters, which are gone; Keras's all look so."""
+    folded = [name for name in trained if name.startswith(_BY_FOLDING) and not name.startswith(FOLDED)]
+    computed = [name for name in folded if name.removeprefix(_BY_FOLDING).rpartition("_")[0] not in _LAID_OUT]
+    if computed and not all(name.startswith(ANONYMOUS) for name in known):
+        warn(
+            f"What the exporter computed of parameters is trained in their place, in {quoted(computed, 3)}. Where they"
+            " were scaled, normed, joined with constants or read elsewhere, too, torch trains otherwise: export with"
             " do_constant_folding=False, or by poet_onnx.torch.export."
         )
 

@@ -305,3 +305,28 @@ def test_the_norms_that_dora_detaches_are_told(tmp_path: Path) -> None:
         poet_onnx.train_graph(written(module, x, path, fold=False), loss="mse", train="*lora*")
     forward = trace(module, (x,), exporter="legacy", opset=None)
     assert poet_onnx.train_graph(forward, loss="mse", train="*lora*").warnings == ()
+
+
+class Derived(nn.Module):
+    """A layer whose numbers are computed of a parameter, after one that stands as it is."""
+
+    def __init__(self, *, normed: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 4)
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)) if normed else nn.Linear(4, 3)
+        self.normed = normed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores: an equalized learning rate scales weight and bias in each call."""
+        y = torch.tanh(self.first(x))
+        return self.head(y) if self.normed else nn.functional.linear(y, self.head.weight * 0.5, self.head.bias * 0.1)
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_what_the_exporter_computed_of_a_layers_parameters_is_told(normed: bool, tmp_path: Path) -> None:
+    module, x, path = Derived(normed=normed), torch.randn(4, 6), tmp_path / "forward.onnx"
+    with pytest.warns(PoetWarning, match=r"is trained in their place, in 'onnx::Gemm_\d+'.* do_constant_folding=False"):
+        poet_onnx.train_graph(written(module, x, path, fold=True))
+    made = poet_onnx.train_graph(written(module, x, path, fold=False))
+    assert set(made.values) == {name for name, _ in module.named_parameters()}
+    assert made.warnings == ()
