@@ -153,7 +153,10 @@ def find_parameters(
     else:
         trained = [name for name in real if any(matches(each, train) for each in names[name]) and name not in still]
         doubts = []
-        _warn_of_lost([each for each in lost.values() if matches(each.name, train) and each.name not in real], warn)
+        others = [each for each in lost.values() if matches(each.name, train) and each.name not in real]
+        if words is not None:
+            others += [Lost(name, reason) for name in trained if (reason := words.why_not(real[name]))]
+        _warn_of_lost(others, warn)
     for name in trained:
         _check_finite(real[name])
     if train is None:
@@ -244,7 +247,7 @@ def _warn_of_parted(count: int, warn: Callable[[str], None]) -> None:
 
 
 def _warn_of_lost(lost: Sequence[Lost], warn: Callable[[str], None]) -> None:
-    """Warn of parameters that are to be trained and are not in the model by themselves."""
+    """Warn of parameters that are to be trained and are not in the model as torch trains them."""
     if lost:
         more = f", nor are {len(lost) - 1} more" if len(lost) > 1 else ""
         warn(

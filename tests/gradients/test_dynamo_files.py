@@ -221,6 +221,16 @@ def test_two_fresh_parameters_in_another_layout_of_one_module_are_in_doubt() -> 
         poet_onnx.train_graph(model, loss="mse", train="*")
 
 
+def test_what_the_exporter_computed_of_parameters_is_told_where_it_is_named() -> None:
+    model = exported(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))))
+    with pytest.raises(InputError, match=r"In doubt are '(\w+)' \(\w+, computed of '2\.parametrizations\."):
+        poet_onnx.train_graph(model, loss="mse")
+    with pytest.warns(
+        PoetWarning, match=r"is not trained as in torch \(computed of '2\..*: export with optimize=False"
+    ):
+        poet_onnx.train_graph(model, loss="mse", train="*")
+
+
 def test_fresh_parameters_that_are_split_alike_are_in_doubt() -> None:
     """The exporter keeps one Split of two, and one of the parameters."""
 
