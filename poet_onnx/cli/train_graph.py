@@ -67,5 +67,5 @@ def made_lines(made: TrainGraph) -> list[str]:
     if made.frozen:
         lines.append(f"not trained: {listed(made.frozen, _SHOWN)}")
     if made.tied:
-        lines.append(f"transposed copies read their original: {listed([f'{a} of {b}' for a, b in made.tied], _SHOWN)}")
+        lines.append(f"copies read their original: {listed([f'{a} of {b}' for a, b in made.tied], _SHOWN)}")
     return lines

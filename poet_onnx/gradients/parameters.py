@@ -14,6 +14,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.gradients.adapter_targets import find_weights
 from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
+from poet_onnx.gradients.copies import tie_copies
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, is_of_sines, may_be_untrained, verdict
 from poet_onnx.gradients.merged import part_biases, part_merged
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
@@ -21,7 +22,7 @@ from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
 from poet_onnx.gradients.tensorflow_files import WRITER, warn_of_losses
 from poet_onnx.gradients.torch_parting import Lost, Parting
-from poet_onnx.gradients.torch_words import TorchWords, folded_from, is_of_torch, read_words
+from poet_onnx.gradients.torch_words import TorchWords, is_of_torch, read_words
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
@@ -62,7 +63,7 @@ class Parameters:
     Attributes:
         trained: names of what is trained, in the model's order.
         frozen: names of what stays as it is.
-        tied: transposed copies that read their original from now on, by name.
+        tied: copies that read their original from now on, by name.
         doubts: what the user is to decide; the tensors among it are frozen.
         padded: rows for padding that torch would not train, by the name of the embedding's table.
         called: all names that those go by that an exporter named itself.
@@ -79,7 +80,7 @@ class Parameters:
 def show_weights(
     graph: ir.Graph, own: Collection[str] = (), named: Collection[str] = (), *, of_torch: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Make initializers of weights that are Constant nodes, and let transposed copies read their original.
+    """Make initializers of weights that are Constant nodes, and let copies read their original.
 
     Args:
         graph: without functions; changed in place.
@@ -91,13 +92,13 @@ def show_weights(
         The copies that are gone, each with its original.
     """
     lift_weights(graph, {*own, *named}, of_torch=of_torch)
-    return tuple(_tie_transposed(graph, own))
+    return tuple(tie_copies(graph, own))
 
 
 def find_parameters(
     model: ir.Model, train: Sequence[str] | None, freeze: Sequence[str], warn: Callable[[str], None]
 ) -> Parameters:
-    """Choose what is trained; weights that are Constant nodes become initializers, transposed copies go.
+    """Choose what is trained; weights that are Constant nodes become initializers, copies go.
 
     Without patterns, what trains is what torch's dynamo exporter calls a parameter, and what it moved to another
     layout; in other models what stands in a weight's place or has a weight's name. What cannot be told is a doubt.
@@ -333,34 +334,3 @@ def as_patterns(given: str | Sequence[str]) -> Sequence[str]:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name fits one of some patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str, str]]:
-    """Let what an exporter transposed beforehand read its original, where that is in the model as well."""
-    originals: dict[tuple[int, ...], list[ir.Value]] = {}
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        named = not (value.name or "").startswith(ANONYMOUS) and not folded_from(value)
-        if tensor is not None and len(tensor.shape) == 2 and tensor.dtype in REAL and named:
-            originals.setdefault(tuple(tensor.shape.numpy()), []).append(value)
-    for value in list(graph.initializers.values()):
-        tensor = value.const_value
-        name = value.name or ""
-        copied = (name.startswith(ANONYMOUS) or folded_from(value)) and name not in own
-        if tensor is None or len(tensor.shape) != 2 or not copied or tensor.dtype not in REAL:
-            continue
-        array = np.asarray(tensor.numpy())
-        if (array == array.flat[0]).all():
-            continue
-        for original in originals.get(tuple(tensor.shape.numpy())[::-1], ()):
-            if original.const_value is None or not np.array_equal(np.asarray(original.const_value.numpy()).T, array):
-                continue
-            node = ir.Node("", "Transpose", [original], [ir.AttrInt64s("perm", [1, 0])], name=f"{name}/Transpose")
-            node.outputs[0].name = f"{name}/transposed"
-            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-            value.replace_all_uses_with(node.outputs[0])
-            graph.initializers.pop(name)
-            first = next(iter(graph))
-            graph.insert_before(first, node)
-            yield name, original.name or ""
-            break

@@ -87,7 +87,7 @@ class TrainGraph:
         values: what the trained parameters are now, by name.
         loss: the loss's name in both graphs.
         frozen: names of real tensors of the model that are not trained.
-        tied: transposed copies that read their original from now on, by name.
+        tied: copies that read their original from now on, by name.
         adapters: low-rank adapters that it has, whose numbers are among the parameters.
         warnings: what may not be meant so, a sentence each.
         fused: what evaluates beside a rewritten graph in place of `evaluation`, which then is exported alone: a graph

@@ -330,3 +330,30 @@ def test_what_the_exporter_computed_of_a_layers_parameters_is_told(normed: bool,
     made = poet_onnx.train_graph(written(module, x, path, fold=False))
     assert set(made.values) == {name for name, _ in module.named_parameters()}
     assert made.warnings == ()
+
+
+@pytest.mark.parametrize("rows", [slice(1, None), slice(0, 5), slice(None)])
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_copy_of_a_part_of_a_weight_is_that_weight(rows: slice, turned: bool, tmp_path: Path) -> None:
+    """Folding computes slices and transposes beforehand, as where items are scored by a table without its padding."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(9, 6), nn.Linear(6, 6 if turned else 9)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            hidden, part = torch.tanh(self.layer(self.table(ids).mean(1))), self.table.weight[rows]
+            return hidden @ part.T if turned else hidden[:, rows] @ part
+
+    torch.manual_seed(0)
+    module, ids = Tied(), torch.randint(9, (4, 3))
+    scores = module(ids)
+    labels = torch.randint(scores.shape[1], (4,))
+    made = poet_onnx.train_graph(written(module, ids, tmp_path / "forward.onnx", fold=True))
+    nn.functional.cross_entropy(scores, labels).backward()
+    found = gradients(made, {"x": ids.numpy(), "labels": labels.numpy()})
+    assert set(found) == {name for name, _ in module.named_parameters()}
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[name], parameter.grad.numpy(), rtol=1e-4, atol=1e-6)

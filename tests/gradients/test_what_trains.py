@@ -312,7 +312,7 @@ def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(momentum: floa
 
 def test_what_is_in_doubt_is_listed_in_one_line() -> None:
     text = "g (float[4, 6] x) => (float[4, 6] y) { h = MatMul(x, w) y = Sub(h, val_3) }"
-    model = parse(text, {"w": random(6, 6), "val_3": random(4, 6)})
+    model = parse(text, {"w": random(6, 6), "val_3": 2 * random(4, 6)})
     with pytest.raises(
         InputError, match=r"doubt are 'val_3' \(4x6, .*, read by Sub '.*'\); trained without doubt are w\.$"
     ):
