@@ -15,7 +15,7 @@ import numpy.typing as npt
 from poet_onnx.costing.measured import StoreMeasurement
 from poet_onnx.files.values import Kind
 from poet_onnx.profiler.fitting import fit_latency_and_rate
-from poet_onnx.training.store_file import Stored, StoreFile, make_store
+from poet_onnx.training.store_file import PAGE_BYTES, Stored, StoreFile, make_store
 
 SIZES_BYTES = (128 << 10, 1 << 20, 8 << 20)
 """Sizes of the tensors that are timed, from one page on."""
@@ -23,17 +23,20 @@ SIZES_BYTES = (128 << 10, 1 << 20, 8 << 20)
 STEP_BYTES = 32 << 20
 """That a step moves each way, as many tensors of a size: one tensor by itself waits for what a step reads ahead."""
 
-_MOST_TIMES_READ = 10.0
-"""No storage writes so many times as quickly as it reads: where it seems so, commits took no longer than empty ones."""
+_LEAST_SHARE = 0.1
+"""Of an update that writing takes, whatever the noise of a clock says."""
+
+_TENSORS_EACH = 3
+"""Of a parameter: Adam has two moments."""
 
 _COMMITTED: Mapping[str, object] = {"step": 0}
 
 
 class StepTimes(NamedTuple):
-    """What a step took to read its tensors, to write them, and for the commit behind that."""
+    """What a step took to read its tensors, to read and write them again in an update, and for the commit behind it."""
 
     read_seconds: float
-    write_seconds: float
+    update_seconds: float
     commit_seconds: float
 
 
@@ -47,12 +50,14 @@ def measure_store(
         page_cache: whether the store is in it; otherwise transfers go past it, reads ahead in the order of the last
             step and writes behind the step.
         repetitions: of every size; the median counts.
-        step_bytes: moved each way in a step; no less than the second size.
+        step_bytes: moved each way in a step, but one parameter of the second size at least.
 
     Raises:
         InputError: the store cannot be made there.
     """
-    steps = {size: step_bytes // size for size in SIZES_BYTES if size <= step_bytes}
+    least_bytes = SIZES_BYTES[1] * _TENSORS_EACH
+    parameters = {size: max(step_bytes, least_bytes) // (size * _TENSORS_EACH) for size in SIZES_BYTES}
+    steps = {size: count * _TENSORS_EACH for size, count in parameters.items() if count}
     with tempfile.TemporaryDirectory(prefix="poet-profile-", dir=directory) as folder:
         tensors = {
             _name(size, number): Stored(Kind("float32", (size // 4,)), changes=True)
@@ -78,28 +83,31 @@ def fit_store(
 
     Args:
         steps: how many tensors of each size in bytes a step moved.
-        taken: by each of them.
+        taken: by each of them. An update reads a parameter and its moments page by page, and so in small transfers;
+            what it takes longer than reading each in one go counts as writing.
         commit_seconds: of a step that moved none.
-        page_cache: a commit waits for what it alone has; past it, for what is on its way, as writes do.
+        page_cache: whether the store was in it. What it has alone, a commit waits for, byte by byte; a disk's own cache
+            is small, and a commit waits as long for it however much a step wrote.
     """
     counts = list(steps.values())
     read_seconds = [each.read_seconds / count for each, count in zip(taken, counts, strict=True)]
     read_latency, read_rate = fit_latency_and_rate(list(steps), read_seconds)
     moved_bytes = sum(size * count for size, count in steps.items())
-    waited_seconds = max(
-        sum(each.commit_seconds - commit_seconds for each in taken), moved_bytes / read_rate / _MOST_TIMES_READ
-    )
-    behind_seconds = 0.0 if page_cache else waited_seconds / len(taken)
-    write_seconds = [(each.write_seconds + behind_seconds) / count for each, count in zip(taken, counts, strict=True)]
-    written_seconds = sum(each.write_seconds for each in taken)
+    waited_seconds = max(0.0, sum(each.commit_seconds - commit_seconds for each in taken))
+    durable_seconds = sum(each.update_seconds for each in taken) + (waited_seconds if page_cache else 0.0)
+    write_seconds = [
+        max(each.update_seconds - each.read_seconds, _LEAST_SHARE * each.update_seconds) / count
+        for each, count in zip(taken, counts, strict=True)
+    ]
     write_latency, write_rate = fit_latency_and_rate(list(steps), write_seconds)
     return StoreMeasurement(
         latency_seconds=(read_latency + write_latency) / 2,
         read_bytes_per_second=read_rate,
         write_bytes_per_second=write_rate,
-        commit_seconds=commit_seconds,
+        commit_seconds=commit_seconds + (0.0 if page_cache else waited_seconds / len(taken)),
         # The page cache gives what is written to the storage at once.
-        commit_bytes_per_second=moved_bytes / (written_seconds + waited_seconds) if page_cache else None,
+        commit_bytes_per_second=moved_bytes / durable_seconds,
+        reads_ahead=not page_cache,
     )
 
 
@@ -111,23 +119,30 @@ def _taken(store: StoreFile, size_bytes: int, count: int, repetitions: int, cloc
         size_bytes: of each tensor.
         count: of the tensors.
         repetitions: of the step.
-        clock: of reads and writes. A commit waits for the disk.
+        clock: of reads and updates. A commit waits for the disk.
     """
     names, array = [_name(size_bytes, number) for number in range(count)], np.arange(size_bytes // 4, dtype=np.float32)
     turns = []
     for _ in range(repetitions + 2):
         store.begin_step()
-        read_seconds = _seconds(lambda: _move(store.read_into, names, array), clock)
-        write_seconds = _seconds(lambda: _move(store.write, names, array), clock)
-        turns.append((read_seconds, write_seconds, _seconds(lambda: store.commit(_COMMITTED), _own_seconds)))
+        read_seconds = _seconds(lambda: _read(store, names, array), clock)
+        update_seconds = _seconds(lambda: _update(store, names), clock)
+        turns.append((read_seconds, update_seconds, _seconds(lambda: store.commit(_COMMITTED), _own_seconds)))
     return StepTimes(*(statistics.median(column) for column in zip(*turns[2:], strict=True)))
 
 
-def _move(
-    move: Callable[[str, npt.NDArray[np.float32]], None], names: Sequence[str], array: npt.NDArray[np.float32]
-) -> None:
+def _read(store: StoreFile, names: Sequence[str], array: npt.NDArray[np.float32]) -> None:
     for name in names:
-        move(name, array)
+        store.read_into(name, array)
+
+
+def _update(store: StoreFile, names: Sequence[str]) -> None:
+    """Read and write tensors page by page, a parameter and its moments at a time."""
+    for first in range(0, len(names), _TENSORS_EACH):
+        group = names[first : first + _TENSORS_EACH]
+        for page, pieces in enumerate(zip(*map(store.pieces, group), strict=True)):
+            for name, piece in zip(group, pieces, strict=True):
+                store.write_piece(name, page * PAGE_BYTES, piece)
 
 
 def _name(size_bytes: int, number: int) -> str:
