@@ -162,8 +162,9 @@ def find_parameters(
         _check_finite(real[name])
     if train is None:
         _warn_of_sines([name for name in trained if is_of_sines(real[name])], warn)
-    if words is None and train is None:
-        _warn_of_folded(trained, real, warn)
+        if words is None:
+            _warn_of_folded(trained, real, warn)
+    if words is None:
         _warn_of_computed(trained, real, warn)
     warn_of_losses(model, trained, warn)
     frozen = tuple(name for name in real if name not in set(trained))

@@ -322,12 +322,13 @@ class Derived(nn.Module):
         return self.head(y) if self.normed else nn.functional.linear(y, self.head.weight * 0.5, self.head.bias * 0.1)
 
 
+@pytest.mark.parametrize("train", [None, "*"])
 @pytest.mark.parametrize("normed", [True, False])
-def test_what_the_exporter_computed_of_a_layers_parameters_is_told(normed: bool, tmp_path: Path) -> None:
+def test_what_the_exporter_computed_of_parameters_is_told(normed: bool, train: str | None, tmp_path: Path) -> None:
     module, x, path = Derived(normed=normed), torch.randn(4, 6), tmp_path / "forward.onnx"
     with pytest.warns(PoetWarning, match=r"is trained in their place, in 'onnx::Gemm_\d+'.* do_constant_folding=False"):
-        poet_onnx.train_graph(written(module, x, path, fold=True))
-    made = poet_onnx.train_graph(written(module, x, path, fold=False))
+        poet_onnx.train_graph(written(module, x, path, fold=True), train=train)
+    made = poet_onnx.train_graph(written(module, x, path, fold=False), train=train)
     assert set(made.values) == {name for name, _ in module.named_parameters()}
     assert made.warnings == ()
 
