@@ -28,16 +28,16 @@ def tie_copies(graph: ir.Graph, own: Collection[str]) -> Iterator[tuple[str, str
     Yields:
         The names of a copy, which is gone, and of its original.
     """
-    matrices = [value for value in graph.initializers.values() if _is_matrix(value)]
-    originals = [(value, _array(value)) for value in matrices if not _is_made(value)]
+    matrices = [value for value in graph.initializers.values() if value.uses() and _is_matrix(value)]
+    originals = [value for value in matrices if not _is_made(value)]
     for copy in matrices:
-        if not _is_made(copy) or copy.name in own:
+        if not originals or not _is_made(copy) or copy.name in own:
             continue
         part = _array(copy)
         if (part == part.flat[0]).all():
             continue
-        for original, whole in originals:
-            if nodes := _nodes(graph, original, whole, copy, part):
+        for original in originals:
+            if nodes := _nodes(graph, original, copy, part):
                 copy.replace_all_uses_with(nodes[-1].outputs[0])
                 graph.initializers.pop(copy.name or "")
                 graph.insert_before(graph[0], nodes)
@@ -60,16 +60,21 @@ def _array(value: ir.Value) -> Array:
     return np.asarray(value.const_value.numpy())
 
 
-def _nodes(graph: ir.Graph, original: ir.Value, whole: Array, copy: ir.Value, part: Array) -> list[ir.Node]:
+def _nodes(graph: ir.Graph, original: ir.Value, copy: ir.Value, part: Array) -> list[ir.Node]:
     """Return the nodes that make a copy of its original; none where it is no copy of that."""
+    assert original.const_value is not None
+    shape = original.const_value.shape.numpy()
     for perm in ([1, 0], [0, 1]):
         block = part.transpose(perm)
         for axis in (0, 1):
-            start = _start(np.moveaxis(whole, axis, 0), np.moveaxis(block, axis, 0))
-            if start is None or (block.shape == whole.shape and perm == [0, 1]):
+            fits = block.shape[axis] <= shape[axis] and block.shape[1 - axis] == shape[1 - axis]
+            if not fits or (block.shape == shape and perm == [0, 1]):
+                continue
+            start = _start(np.moveaxis(_array(original), axis, 0), np.moveaxis(block, axis, 0))
+            if start is None:
                 continue
             nodes, source = list[ir.Node](), original
-            if block.shape != whole.shape:
+            if block.shape != shape:
                 bounds = {"starts": start, "ends": start + block.shape[axis], "axes": axis}
                 given = [initializer(graph, f"{copy.name}/{name}", np.array([at])) for name, at in bounds.items()]
                 nodes.append(ir.Node("", "Slice", [source, *given], name=f"{copy.name}/Slice"))
@@ -85,8 +90,6 @@ def _nodes(graph: ir.Graph, original: ir.Value, whole: Array, copy: ir.Value, pa
 
 
 def _start(whole: Array, part: Array) -> int | None:
-    """Return from which row on a matrix has the rows of another one."""
-    if whole.shape[1] != part.shape[1] or len(part) > len(whole):
-        return None
+    """Return from which row on a matrix has the rows of another one, which is as wide and no longer."""
     firsts = np.flatnonzero(whole[: len(whole) - len(part) + 1, 0] == part[0, 0])
     return next((int(at) for at in firsts if np.array_equal(whole[at : at + len(part)], part)), None)

@@ -306,7 +306,8 @@ def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callab
 def _warn_of_computed(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
     """Warn of what torch's legacy exporter may have computed of parameters, which are gone; Keras's all look so."""
     folded = [name for name in trained if name.startswith(_BY_FOLDING) and not name.startswith(FOLDED)]
-    computed = [name for name in folded if name.removeprefix(_BY_FOLDING).rpartition("_")[0] not in _LAID_OUT]
+    readers = {name: name.removeprefix(_BY_FOLDING).rpartition("_")[0] for name in folded}
+    computed = [name for name, reader in readers.items() if reader and reader not in _LAID_OUT]
     if computed and not all(name.startswith(ANONYMOUS) for name in known):
         warn(
             f"What the exporter computed of parameters is trained in their place, in {quoted(computed, 3)}. Where they"
