@@ -156,8 +156,7 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         )
         if storage.store is not None:
             yield (
-                f"a store there: writes {bytes_text(int(storage.store.write_bytes_per_second))}/s, which the disk "
-                f"takes at {bytes_text(int(storage.store.commit_bytes_per_second))}/s, reads "
+                f"a store there: writes {bytes_text(int(storage.store.write_bytes_per_second))}/s, reads "
                 f"{bytes_text(int(storage.store.read_bytes_per_second))}/s, and commits in "
                 f"{scaled_text(storage.store.commit_seconds, 's')}"
             )

@@ -100,7 +100,7 @@ class Channel:
             store_read_bytes_per_second=store.read_bytes_per_second,
             store_write_bytes_per_second=store.write_bytes_per_second,
             commit_seconds=store.commit_seconds,
-            commit_seconds_per_byte=1 / store.commit_bytes_per_second,
+            commit_seconds_per_byte=1 / store.commit_bytes_per_second if store.commit_bytes_per_second else 0.0,
             ahead_bytes=AHEAD_BYTES if store.reads_ahead else 0.0,
         )
 
@@ -145,15 +145,12 @@ class Channel:
         if work is None:
             return TransferCost(0.0, 0.0)
         seconds = self.transfer_seconds(work) + self.commit_seconds
-        written_bytes = store_written_bytes(graph)
-        written_seconds = written_bytes * self.commit_seconds_per_byte
+        written_seconds = store_written_bytes(graph) * self.commit_seconds_per_byte
         beside_seconds = sum(
             nodes[node.name].seconds for node in dropwhile(partial(_writes_no_store, graph), graph.nodes)
         )
-        # The energy of what is written is the nodes', as long as these write it.
-        behind_seconds = max(0.0, written_seconds - written_bytes / self.store_write_bytes_per_second)
         return TransferCost(
-            seconds + max(0.0, written_seconds - beside_seconds), (seconds + behind_seconds) * self.watts
+            seconds + max(0.0, written_seconds - beside_seconds), (seconds + written_seconds) * self.watts
         )
 
 

@@ -151,16 +151,19 @@ class StoreProfile(_Sourced):
         latency_seconds: of each tensor that is read or written.
         read_bytes_per_second, write_bytes_per_second: rates.
         commit_seconds: of a commit.
-        commit_bytes_per_second: rate at which the storage takes what is written, beside the step.
-        reads_ahead: whether transfers go past the page cache, so that pages are read ahead and written behind a step.
+        commit_bytes_per_second: rate of a commit for what is in the page cache alone; None where all is written before.
     """
 
     latency_seconds: _Latency
     read_bytes_per_second: _BytesPerSecond
     write_bytes_per_second: _BytesPerSecond
     commit_seconds: _Latency
-    commit_bytes_per_second: _BytesPerSecond
-    reads_ahead: bool
+    commit_bytes_per_second: _BytesPerSecond | None = None
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Return whether transfers go past the page cache, so that pages are read ahead and written behind a step."""
+        return self.commit_bytes_per_second is None
 
 
 class StorageProfile(_Sourced):

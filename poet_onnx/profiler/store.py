@@ -94,7 +94,7 @@ def fit_store(
     read_latency, read_rate = fit_latency_and_rate(list(steps), read_seconds)
     moved_bytes = sum(size * count for size, count in steps.items())
     waited_seconds = max(0.0, sum(each.commit_seconds - commit_seconds for each in taken))
-    durable_seconds = sum(each.update_seconds for each in taken) + (waited_seconds if page_cache else 0.0)
+    updated_seconds = sum(each.update_seconds for each in taken)
     write_seconds = [
         max(each.update_seconds - each.read_seconds, _LEAST_SHARE * each.update_seconds) / count
         for each, count in zip(taken, counts, strict=True)
@@ -106,8 +106,7 @@ def fit_store(
         write_bytes_per_second=write_rate,
         commit_seconds=commit_seconds + (0.0 if page_cache else waited_seconds / len(taken)),
         # The page cache gives what is written to the storage at once.
-        commit_bytes_per_second=moved_bytes / durable_seconds,
-        reads_ahead=not page_cache,
+        commit_bytes_per_second=moved_bytes / (updated_seconds + waited_seconds) if page_cache else None,
     )
 
 

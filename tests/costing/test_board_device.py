@@ -37,12 +37,7 @@ ONE = Rates(
 )
 FOUR = ONE.model_copy(update={"matmul_flops_per_second": 5.1e10, "node_overhead_seconds": 9e-6})
 STORE = StoreMeasurement(
-    latency_seconds=3e-4,
-    read_bytes_per_second=8.1e7,
-    write_bytes_per_second=2.2e7,
-    commit_seconds=0.011,
-    commit_bytes_per_second=1.9e7,
-    reads_ahead=True,
+    latency_seconds=3e-4, read_bytes_per_second=8.1e7, write_bytes_per_second=2.2e7, commit_seconds=0.011
 )
 STORAGE = StorageMeasurement(
     page_out_bytes_per_second=2.1e7,

@@ -81,18 +81,18 @@ def test_a_measured_store_has_rates_of_its_own_and_a_commit_that_waits_for_the_d
     nodes = {node.name: NodeCost(0.0, 0.0, 0) for node in whole.graph.nodes}
     update = next(node.name for node in whole.graph.nodes if "Adam" in node.op_type)
     before = nodes | {whole.graph.nodes[0].name: NodeCost(7.0, 0.0, 0)}
-    beside_seconds = 0.25 * written_bytes / 4e5
+    beside_seconds = 0.25 * written_bytes / 4e6
     beside = nodes | {update: NodeCost(beside_seconds, 0.0, 0)}
-    store = StoreMeasurement(**rates, commit_bytes_per_second=4e5, reads_ahead=False)
-    channel = Channel.of(StorageMeasurement(**pages, method="page_cache", store=store), storage)
-    assert channel.transfer_seconds(StorageWork(2_000_000, 3_000_000, 4)) == pytest.approx(1 + 3 + 4 * 0.5)
-    seconds = channel.transfer_seconds(work) + 3.0 + written_bytes / 4e5
-    for costs, hidden_seconds in ((nodes, 0.0), (before, 0.0), (beside, beside_seconds)):
-        commit = channel.commit(whole.graph, costs)
-        assert commit.seconds == pytest.approx(seconds - hidden_seconds)
-        # The nodes have the energy of what they write.
-        assert commit.joules == pytest.approx((seconds - written_bytes / 1e6) * storage.watts)
-    assert channel.page_in(1000).seconds == 10.0  # pages keep theirs
+    for commit_rate, durable_seconds in ((None, 0.0), (4e6, written_bytes / 4e6)):
+        store = StoreMeasurement(**rates, commit_bytes_per_second=commit_rate)
+        channel = Channel.of(StorageMeasurement(**pages, method="page_cache", store=store), storage)
+        assert channel.transfer_seconds(StorageWork(2_000_000, 3_000_000, 4)) == pytest.approx(1 + 3 + 4 * 0.5)
+        seconds = channel.transfer_seconds(work) + 3.0 + durable_seconds
+        for costs, hidden_seconds in ((nodes, 0.0), (before, 0.0), (beside, min(beside_seconds, durable_seconds))):
+            commit = channel.commit(whole.graph, costs)
+            assert commit.seconds == pytest.approx(seconds - hidden_seconds)
+            assert commit.joules == pytest.approx(seconds * storage.watts)
+        assert channel.page_in(1000).seconds == 10.0  # pages keep theirs
     assert Channel.of(storage, storage).commit_seconds == 0.0
 
 
@@ -103,9 +103,8 @@ def test_what_is_read_ahead_is_not_waited_for(whole: RewriteResult) -> None:
     pages = {"page_out_bytes_per_second": 1e6, "page_in_bytes_per_second": 1e6}
     pages |= {"page_out_latency_seconds": 0.0, "page_in_latency_seconds": 0.0}
     rates = {"latency_seconds": 0.0, "read_bytes_per_second": 1e6, "write_bytes_per_second": 1e6, "commit_seconds": 0.0}
-    rates["commit_bytes_per_second"] = 1e6
-    for method in ("device", "page_cache"):
-        store = StoreMeasurement(**rates, reads_ahead=method == "device")
+    for commit_rate, method in ((None, "device"), (1e6, "page_cache")):
+        store = StoreMeasurement(**rates, commit_bytes_per_second=commit_rate)
         channel = Channel.of(StorageMeasurement(**pages, method=method, store=store), storage)
         ahead_seconds = AHEAD_BYTES / 1e6 if method == "device" else 0.0
         assert channel.ahead_bytes == 1e6 * ahead_seconds

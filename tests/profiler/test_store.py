@@ -23,8 +23,7 @@ def test_a_store_is_measured_and_gone(tmp_path: Path, page_cache: bool) -> None:
     for rate in (found.read_bytes_per_second, found.write_bytes_per_second):
         assert 1e6 < rate < 1e11
     assert 0 < found.commit_seconds + found.latency_seconds < 5
-    assert 1e6 < found.commit_bytes_per_second < 1e11
-    assert found.reads_ahead is not page_cache
+    assert (found.commit_bytes_per_second is not None) is page_cache
     assert not list(tmp_path.iterdir())
 
 
@@ -52,9 +51,7 @@ def test_latencies_and_rates_are_those_of_many_tensors_in_a_step(page_cache: boo
     assert found.read_bytes_per_second == pytest.approx(read)
     assert found.write_bytes_per_second == pytest.approx(write)
     assert found.commit_seconds == pytest.approx(0.003 if page_cache else 0.023)
-    updated_seconds = sum(each.update_seconds for each in taken)
-    written = behind if page_cache else sum(size * count for size, count in steps.items()) / updated_seconds
-    assert found.commit_bytes_per_second == pytest.approx(written)
+    assert found.commit_bytes_per_second == (pytest.approx(behind) if page_cache else None)
 
 
 def test_the_noise_of_a_clock_gives_no_rates_below_zero() -> None:
