@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file
 
+import poet_onnx
 from poet_onnx import TrainingSession
 
 
@@ -142,6 +144,19 @@ def session_of(net: Path, **options: Any) -> TrainingSession:
 def train(session: TrainingSession, steps: int) -> list[float]:
     """Train until so many updates are made, and return the losses."""
     return [session.step(feeds(session, step)) for step in range(session.updates, steps)]
+
+
+def rewritten(net: Path, path: Path, **options: Any) -> Path:
+    """Rewrite a net for the stock runtime, and return the file."""
+    settings = {"device": "a72", "target": "stock", "loss": "cross-entropy", "gap": 0.5} | options
+    poet_onnx.rewrite(net, **settings).save(path)
+    return path
+
+
+def state(session: TrainingSession, path: Path) -> dict[str, bytes]:
+    """Return the bytes of all that a session has trained, and collected."""
+    session.save_checkpoint(path)
+    return {name: array.tobytes() for name, array in load_file(path).items()}
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
-from safetensors.numpy import load_file
-from stored_nets import feeds, session_of, write_net
+from stored_nets import feeds, rewritten, session_of, state, write_net
 
 import poet_onnx
 from poet_onnx import TrainingSession
@@ -27,22 +26,9 @@ def nets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: write_net(kind, folder / f"{kind}.onnx") for kind in ("text", "image")}
 
 
-def rewritten(net: Path, path: Path, **options: Any) -> Path:
-    """Rewrite a net for the stock runtime, and return the file."""
-    settings = {"device": "a72", "target": "stock", "loss": "cross-entropy", "gap": 0.5} | options
-    poet_onnx.rewrite(net, **settings).save(path)
-    return path
-
-
 def train(session: TrainingSession, first: int, last: int) -> list[object]:
     """Train on batches by number, and return losses and norms."""
     return [(session.step(feeds(session, batch)), session.gradient_norm) for batch in range(first, last)]
-
-
-def state(session: TrainingSession, path: Path) -> dict[str, bytes]:
-    """Return the bytes of all that a session has trained, and collected."""
-    session.save_checkpoint(path)
-    return {name: array.tobytes() for name, array in load_file(path).items()}
 
 
 @pytest.mark.parametrize(
