@@ -27,7 +27,9 @@ class Classifier(nn.Module):
 
     def __init__(self, cell: str) -> None:
         super().__init__()
-        self.cell = getattr(nn, cell)(WIDTH, HIDDEN, num_layers=2, bidirectional=True)
+        kind, *functions = cell.split()
+        options = {"nonlinearity": functions[0]} if functions else {}
+        self.cell = getattr(nn, kind)(WIDTH, HIDDEN, num_layers=2, bidirectional=True, **options)
         self.scores = nn.Linear(2 * HIDDEN, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +37,7 @@ class Classifier(nn.Module):
         return self.scores(self.cell(x)[0][-1])
 
 
-@pytest.mark.parametrize("cell", sampled(["GRU", "LSTM", "RNN"], "LSTM"))
+@pytest.mark.parametrize("cell", sampled(["GRU", "LSTM", "RNN", "RNN relu"], "LSTM", "RNN relu"))
 def test_an_exported_network_has_the_gradients_of_torch(cell: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, x = Classifier(cell), random(STEPS, BATCH, WIDTH)
@@ -89,9 +91,34 @@ def test_a_sequence_without_a_step_ends_in_zeros_as_in_onnx_runtime(kind: str, g
 
 
 @pytest.mark.parametrize(
+    ("kind", "gates", "activations"),
+    [
+        ("RNN", 1, ["Softsign", "Relu"]),
+        ("GRU", 3, ["Sigmoid", "Relu", "Softsign", "Tanh"]),
+        ("LSTM", 4, ["Sigmoid", "Relu", "Relu", "Tanh", "Softplus", "Sigmoid"]),
+    ],
+)
+def test_other_activations_are_computed_as_by_onnx_runtime(kind: str, gates: int, activations: list[str]) -> None:
+    """Each direction has its own; the gradients of what the layer becomes are those of its operators."""
+    named = ", ".join(f'"{name}"' for name in activations)
+    text = f"""g (float[4, 3, 6] x) => (float[4, 2, 3, 5] y) {{
+        y = {kind} <hidden_size = 5, direction = "bidirectional", activations = [{named}]> (x, w, r, b)
+    }}"""
+    shapes = {"w": (2, 5 * gates, 6), "r": (2, 5 * gates, 5), "b": (2, 10 * gates)}
+    model = parse(text, {name: random(*shape) for name, shape in shapes.items()})
+    x, target = random(4, 3, 6), random(4, 2, 3, 5)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    expected = np.mean((session.run(None, {"x": x})[0] - target) ** 2)
+    loss, gradients = step(poet_onnx.train_graph(model, loss="mse"), x=x, target=target)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert all(gradients[name].any() for name in shapes)
+
+
+@pytest.mark.parametrize(
     ("kind", "attributes", "inputs", "message"),
     [
-        ("RNN", 'activations = ["Relu"]', "x, w, r", "its activations are not the default ones"),
+        ("RNN", 'activations = ["Elu"]', "x, w, r", "its activations are Elu, not 1 of Relu, Sigmoid, Softplus,"),
+        ("RNN", 'activations = ["Relu", "Relu"]', "x, w, r", "its activations are Relu, Relu, not 1 of Relu,"),
         ("RNN", "clip = 1.0", "x, w, r", "it has the attribute clip"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.errors import listed
 from poet_onnx.gradients.builder import NoGradientError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -16,6 +18,10 @@ from poet_onnx.passes.node_builder import Replacement
 
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+"""Of one direction, where the layer names none: of gates, of what is new, of what an LSTM gives."""
+
+_OPERATORS = ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
+"""Activations that are operators, and have no numbers of their own."""
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -27,9 +33,11 @@ def refusal(node: ir.Node) -> str | None:
     for name in ("clip", "input_forget", "layout"):
         if given.get(name):
             return f"it has the attribute {name}"
-    default = ACTIVATIONS[node.op_type] * directions
-    if given.get("activations", default) != default:
-        return "its activations are not the default ones"
+    given_names = given.get("activations")
+    named = tuple(map(str, given_names)) if isinstance(given_names, tuple) else ()
+    count = directions * len(ACTIVATIONS[node.op_type])
+    if named and (len(named) != count or not set(named).issubset(_OPERATORS)):
+        return f"its activations are {listed(named, 6)}, not {count} of {listed(_OPERATORS, 6)}"
     return None
 
 
@@ -55,6 +63,14 @@ def expand_recurrent(model: ir.Model, trained: Iterable[ir.Value]) -> None:
                 _Layer(model.graph, node, inferred).expand()
 
 
+class _Recurrence(NamedTuple):
+    """What each step of a direction has: weights and biases of the past, in two parts each where a GRU parts them."""
+
+    weights: list[ir.Value]
+    biases: list[ir.Value | None]
+    activations: Sequence[str]
+
+
 class _Layer(Replacement):
     """A recurrent layer, and the nodes that take its place.
 
@@ -70,6 +86,7 @@ class _Layer(Replacement):
         self.gates = GATES[node.op_type]
         self.steps, self.batch, _ = self.shape(0)
         self.directions, _, self.hidden = self.shape(2)
+        self.activations = self.attributes.get("activations") or ACTIVATIONS[node.op_type] * self.directions
 
     def expand(self) -> None:
         """Write the steps of each direction and join their results."""
@@ -103,10 +120,12 @@ class _Layer(Replacement):
             shift_parts = list(self._split(shift, sizes, 0)) if shift is not None else [None, None]
         slices = list(enumerate(self._split(inputs, [1] * self.steps, 0)))
         backward = self.attributes.get("direction") == "reverse" or number == 1
+        count = len(ACTIVATIONS[self.node.op_type])
+        recurrence = _Recurrence(again_parts, shift_parts, self.activations[number * count : (number + 1) * count])
         states: list[ir.Value] = []
         for place, part in reversed(slices) if backward else slices:
             now = self.reshape(part, self.batch, width)
-            old, made = (state, memory), self._step(now, state, memory, again_parts, shift_parts)
+            old, made = (state, memory), self._step(now, state, memory, recurrence)
             result = state = made[0]
             memory = made[1]
             if self.has(4):
@@ -125,27 +144,29 @@ class _Layer(Replacement):
         return self.reshape(state, 1, self.batch, self.hidden)
 
     def _step(
-        self, now: ir.Value, state: ir.Value, memory: ir.Value, again: list[ir.Value], shift: list[ir.Value | None]
+        self, now: ir.Value, state: ir.Value, memory: ir.Value, recurrence: _Recurrence
     ) -> tuple[ir.Value, ir.Value]:
+        again, shift = recurrence.weights, recurrence.biases
+        gate, *made = recurrence.activations
         past = self._affine(state, again[0], shift[0])
         if self.node.op_type == "RNN":
-            return self.op("Tanh", self.op("Add", now, past)), memory
+            return self.op(gate, self.op("Add", now, past)), memory
         if self.node.op_type == "LSTM":
             i, o, f, c = self._split(self.op("Add", now, past), [self.hidden] * 4, 1)
-            kept = self.op("Mul", self.op("Sigmoid", f), memory)
-            memory = self.op("Add", kept, self.op("Mul", self.op("Sigmoid", i), self.op("Tanh", c)))
-            return self.op("Mul", self.op("Sigmoid", o), self.op("Tanh", memory)), memory
+            kept = self.op("Mul", self.op(gate, f), memory)
+            memory = self.op("Add", kept, self.op("Mul", self.op(gate, i), self.op(made[0], c)))
+            return self.op("Mul", self.op(gate, o), self.op(made[1], memory)), memory
         sizes = [2 * self.hidden, self.hidden]
         gates, new = self._split(now, sizes, 1)
         before = None
         if len(again) == 1:
             past, before = self._split(past, sizes, 1)
-        update, reset = self._split(self.op("Sigmoid", self.op("Add", gates, past)), [self.hidden] * 2, 1)
+        update, reset = self._split(self.op(gate, self.op("Add", gates, past)), [self.hidden] * 2, 1)
         if before is not None:
             recalled = self.op("Mul", reset, before)
         else:
             recalled = self._affine(self.op("Mul", reset, state), again[1], shift[1])
-        new = self.op("Tanh", self.op("Add", new, recalled))
+        new = self.op(made[0], self.op("Add", new, recalled))
         return self.op("Add", new, self.op("Mul", update, self.op("Sub", state, new))), memory
 
     def _within(
