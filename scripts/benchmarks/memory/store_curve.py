@@ -9,11 +9,11 @@ time and bytes are what these plans predict; `gap` is the one that was proven fo
 keeps in RAM.
 
 Device `here` is this machine, with what `poet-onnx profile` measures of the model, and is measured as well: a fresh
-process trains so many steps with the store past the page cache, or in it with --page-cache, evaluates, and writes a
-checkpoint and the trained model, all of which `predicted_mib` counts. `measured_mib` is its VmHWM, `measured_seconds`
-the median wall time of the steps behind the first two, which fill the store's file, less what the step waited for a
-processor, and `processor_seconds` what the processor worked meanwhile. Times still need a quiet machine: others use the
-same storage and caches.
+process trains so many steps with the store past the page cache, or in it with --page-cache, evaluates, writes a
+checkpoint, loads it, and writes the trained model, with a step behind each call. All of that is in `predicted_mib`.
+`measured_mib` is its VmHWM, `measured_seconds` the median wall time of the steps behind the first two, which fill the
+store's file, less what the step waited for a processor, and `processor_seconds` what the processor worked meanwhile.
+Times still need a quiet machine: others use the same storage and caches.
 
 It goes on where it was stopped: rows that OUT.csv has are kept, and made again with --again. FOLDER keeps models and
 what was measured of them, so that later rows have the budgets of the earlier ones. The exit code is 1 if a step took

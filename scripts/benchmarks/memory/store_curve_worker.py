@@ -1,4 +1,4 @@
-"""Train, evaluate, save and export, and print what it took.
+"""Train, evaluate, save, load and export, with a step behind each, and print what it took.
 
     python store_curve_worker.py MODEL STORE ACCESS FOLDER STEPS
 
@@ -36,9 +36,15 @@ def trained(model: str, store: str, access: str, folder: str, steps: str) -> dic
         session.step(batch)
         seconds.append(time.perf_counter() - begun - (queued_seconds() - queued))
         worked.append(used_seconds() - used)
-    session.evaluate([batch])
-    session.save_checkpoint(Path(folder, "checkpoint.safetensors"))
-    session.export_inference_model(Path(folder, "trained.onnx"))
+    checkpoint = Path(folder, "checkpoint.safetensors")
+    for call in (
+        functools.partial(session.evaluate, [batch]),
+        functools.partial(session.save_checkpoint, checkpoint),
+        functools.partial(session.load_checkpoint, checkpoint),
+        functools.partial(session.export_inference_model, Path(folder, "trained.onnx")),
+    ):
+        call()
+        session.step(batch)  # what a call leaves in memory comes on top of a step
     moved = session.store_statistics
     return {
         "measured_mib": round(status_bytes("VmHWM") / 2**20, 1),
