@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from poet_onnx.gradients.folded import is_of_a_node
 from poet_onnx.gradients.module_names import ANONYMOUS
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.gradients.torch_words import folded_from
+from poet_onnx.gradients.torch_words import folded_from, is_moved
 from poet_onnx.passes.node_builder import initializer
 
 Array = npt.NDArray[np.generic]
@@ -51,8 +52,9 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _is_made(value: ir.Value) -> bool:
-    """Return whether an exporter named a value, or says that it computed it."""
-    return (value.name or "").startswith(ANONYMOUS) or bool(folded_from(value))
+    """Return whether an exporter named a value, or it is computed, as the names or the exporter say."""
+    name = value.name or ""
+    return name.startswith(ANONYMOUS) or bool(folded_from(value)) or is_of_a_node(name) or is_moved(name)
 
 
 def _array(value: ir.Value) -> Array:

@@ -31,7 +31,7 @@ class ForwardOptions(OptionRecord):
 
     train: str | Sequence[str] | None = option(
         None,
-        "Patterns of names of the parameters that are trained. Default: "
+        "Patterns of names of the parameters that are trained; `+GLOB` adds to the default: "
         "[what the model says is one](command-line.md#what-trains), and none where there are adapters.",
         metavar="GLOB",
     )

@@ -16,25 +16,20 @@ from poet_onnx.gradients.adapter_targets import find_weights
 from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
 from poet_onnx.gradients.copies import tie_copies
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, is_of_sines, may_be_untrained, verdict
+from poet_onnx.gradients.folded import warn_of_made
 from poet_onnx.gradients.merged import part_biases, part_merged
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
-from poet_onnx.gradients.tensorflow_files import WRITER, warn_of_losses
+from poet_onnx.gradients.tensorflow_files import WRITER
 from poet_onnx.gradients.torch_parting import Lost, Parting
 from poet_onnx.gradients.torch_words import TorchWords, is_of_torch, read_words
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
 
-FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
-"""How torch's legacy exporter names what it folds batch normalizations and weight norms into."""
-
-_BY_FOLDING = "onnx::"
-"""How torch's legacy exporter names what it folded, before the operator that reads it."""
-
-_LAID_OUT = frozenset(["MatMul", "LSTM", "GRU", "RNN", "PRelu", "Mul", "Add"])
-"""Operators for which torch's legacy exporter turns, orders, reshapes or parts parameters when it folds constants."""
+BESIDES = "+"
+"""With which a pattern begins of what is trained besides what the model says is a parameter."""
 
 _SHOWN = 12
 
@@ -105,14 +100,16 @@ def find_parameters(
 
     Args:
         model: without functions; changed in place.
-        train: patterns of names of what is trained; None for all parameters.
+        train: patterns of names of what is trained, or of what is trained besides (`+pe`); None for all parameters.
         freeze: patterns of names of what is not.
         warn: called with a sentence about what may not be meant so.
 
     Raises:
-        InputError: a pattern has no match.
+        InputError: a pattern has no match, or some add and others do not.
     """
     graph = model.graph
+    train, besides = only_or_besides(train)
+    named = (*(train or ()), *besides)
     words, absent = read_words(model), list[Lost]()
     if words is not None:
         parting = Parting(words)
@@ -122,7 +119,7 @@ def find_parameters(
         part_merged(model, warn)
         _warn_of_merged(graph, warn)
     of_torch = is_of_torch(model)
-    tied = show_weights(graph, named=train or (), of_torch=of_torch and words is None)
+    tied = show_weights(graph, named=named, of_torch=of_torch and words is None)
     if words is None and not of_torch:
         if model.producer_name == WRITER:
             part_biases(graph, warn)
@@ -138,10 +135,11 @@ def find_parameters(
     unnamed = [name for name, value in real.items() if name.startswith(ANONYMOUS) and judge(value) == PARAMETER]
     called = dict(_with_modules(graph, unnamed)) if unnamed else {}
     names = {name: called.get(name, (name,)) for name in real}
-    _check_patterns({"train": train or (), "freeze": freeze}, list(chain.from_iterable(names.values())), list(lost))
+    _check_patterns({"train": named, "freeze": freeze}, list(chain.from_iterable(names.values())), list(lost))
     still = {name for name in real if any(matches(each, freeze) for each in names[name])}
     if train is None:
-        verdicts = {name: judge(value) for name, value in real.items()}
+        added = {name for name in real if any(matches(each, besides) for each in names[name])}
+        verdicts = {name: PARAMETER if name in added else judge(value) for name, value in real.items()}
         trained = [name for name, found in verdicts.items() if found == PARAMETER and name not in still]
         doubts = [
             Doubt(name, _shape(value), _shown_readers(value), verdicts[name])
@@ -150,11 +148,13 @@ def find_parameters(
         ]
         constants = [name for name, found in verdicts.items() if found == CONSTANT and name not in still]
         _warn_of_untrained([name for name in constants if words is None and may_be_untrained(real[name])], warn)
-        doubts += [Doubt(each.name, (), "", each.reason) for each in lost.values() if not matches(each.name, freeze)]
+        told = (*freeze, *besides)
+        doubts += [Doubt(each.name, (), "", each.reason) for each in lost.values() if not matches(each.name, told)]
     else:
         trained = [name for name in real if any(matches(each, train) for each in names[name]) and name not in still]
         doubts = []
-        others = [each for each in lost.values() if matches(each.name, train) and each.name not in real]
+    if named:
+        others = [each for each in lost.values() if matches(each.name, named) and each.name not in real]
         if words is not None:
             others += [Lost(name, reason) for name in trained if (reason := words.why_not(real[name]))]
         _warn_of_lost(others, warn)
@@ -162,11 +162,7 @@ def find_parameters(
         _check_finite(real[name])
     if train is None:
         _warn_of_sines([name for name in trained if is_of_sines(real[name])], warn)
-        if words is None:
-            _warn_of_folded(trained, real, warn)
-    if words is None:
-        _warn_of_computed(trained, real, warn)
-    warn_of_losses(model, trained, warn)
+    warn_of_made(model, trained, real, warn, is_told=words is not None, is_named=train is not None)
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
     return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded, called)
@@ -225,8 +221,9 @@ def refuse_doubts(chosen: Parameters, doubts: Sequence[Doubt]) -> None:
         for each in doubts
     ]
     raise InputError(
-        "The model does not tell what is to be trained: name it with --train and --freeze (in Python train= and"
-        " freeze=), or export it by poet_onnx.torch.export. Where torch's exporter optimized the model, optimize=False"
+        "The model does not tell what is to be trained: say it with --train '+NAME', which trains NAME besides, and"
+        " --freeze NAME (in Python train= and freeze=), or export it by poet_onnx.torch.export. Where torch's exporter"
+        " optimized the model, optimize=False"
         f" (dynamo) or do_constant_folding=False (legacy) may do, too. In doubt are {listed(listing, _SHOWN)}; trained"
         f" without doubt are {listed(trained, _SHOWN) or 'none'}."
     )
@@ -277,8 +274,8 @@ def _warn_of_untrained(names: Sequence[str], warn: Callable[[str], None]) -> Non
     if names:
         warn(
             f"Constants whose numbers are all equal stand still, such as {quoted(names, 3)}. If one is a scale or a"
-            " shift that was never trained, name all that trains with --train (in Python train=); if not, name it with"
-            " --freeze (freeze=)."
+            " shift that was never trained, name it with --train '+NAME' (in Python train=), or export with"
+            " do_constant_folding=False where torch computed it; if not, name it with --freeze (freeze=)."
         )
 
 
@@ -291,31 +288,6 @@ def _warn_of_sines(names: Sequence[str], warn: Callable[[str], None]) -> None:
         )
 
 
-def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
-    """Warn of convolutions that torch's legacy exporter computed a weight for; Keras's all have such names."""
-    folded = [name for name in trained if name.startswith(FOLDED)]
-    if folded and not all(name.startswith(ANONYMOUS) for name in known):
-        warn(
-            f"{quoted(folded, 1)} was computed by the exporter, which folds batch normalizations and weight norms into"
-            " convolutions for inference: one weight is trained in place of the convolution's and the norm's, and no"
-            " statistics move. To train as torch does, export with training=TrainingMode.TRAINING and"
-            " do_constant_folding=False, or by poet_onnx.torch.export."
-        )
-
-
-def _warn_of_computed(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
-    """Warn of what torch's legacy exporter may have computed of parameters, which are gone; Keras's all look so."""
-    folded = [name for name in trained if name.startswith(_BY_FOLDING) and not name.startswith(FOLDED)]
-    readers = {name: name.removeprefix(_BY_FOLDING).rpartition("_")[0] for name in folded}
-    computed = [name for name, reader in readers.items() if reader and reader not in _LAID_OUT]
-    if computed and not all(name.startswith(ANONYMOUS) for name in known):
-        warn(
-            f"What the exporter computed of parameters is trained in their place, in {quoted(computed, 3)}. Where they"
-            " were scaled, normed, joined with constants or read elsewhere, too, torch trains otherwise: export with"
-            " do_constant_folding=False, or by poet_onnx.torch.export."
-        )
-
-
 def warn_of_padding(chosen: Parameters, adapted: Collection[str], warn: Callable[[str], None]) -> None:
     """Warn of rows for padding that are trained, by themselves or by an adapter beside their table."""
     for name, row in chosen.padded.items():
@@ -323,9 +295,25 @@ def warn_of_padding(chosen: Parameters, adapted: Collection[str], warn: Callable
             continue
         where, who = (" of the adapter beside", "PEFT") if name in adapted else (" of", "torch")
         warn(
-            f"Row {row}{where} '{name}' is for padding (padding_idx), and {who} does not train it; here it is trained,"
-            " for ONNX cannot say so: export with poet_onnx.torch.export, which keeps the row still."
+            f"Row {row}{where} '{name}' is for padding (padding_idx), and {who} does not train it by tokens; here it"
+            " is, for ONNX cannot say so: export with poet_onnx.torch.export, which keeps the row still."
         )
+
+
+def only_or_besides(train: Sequence[str] | None) -> tuple[Sequence[str] | None, Sequence[str]]:
+    """Return patterns of all that is trained, None for what the model says, and of what is trained besides.
+
+    Example: `["+pe"]` is what the model says and `pe`; `["pe"]` is `pe` alone.
+
+    Raises:
+        InputError: if some begin with + and others do not.
+    """
+    besides = [pattern[len(BESIDES) :] for pattern in train or () if pattern.startswith(BESIDES)]
+    if not besides or train is None:
+        return train, ()
+    if len(besides) < len(train):
+        raise InputError(f"Either all patterns of what is trained begin with {BESIDES}, or none does: {quoted(train)}.")
+    return None, besides
 
 
 def as_patterns(given: str | Sequence[str]) -> Sequence[str]:

@@ -153,10 +153,10 @@ class TorchWords:
             return True  # ONNX has the gates in another order
         names = {self.targets[each] for each in owners}
         steps = [*(name for name in folded_from(value) if name not in names), value.name or ""]
-        if not all(_COMPUTED.fullmatch(name) or _NUMBERED.sub("", name) in _MOVES for name in steps[:-1]):
+        if not all(_COMPUTED.fullmatch(name) or is_moved(name) for name in steps[:-1]):
             return False
         if not _COMPUTED.fullmatch(steps[-1]):
-            return _NUMBERED.sub("", steps[-1]) in _MOVES
+            return is_moved(steps[-1])
         return all(called_by(node) in _LAYS_OUT for node, _ in value.uses())
 
     def padded(self) -> dict[str, int]:
@@ -200,6 +200,11 @@ def read_words(model: ir.Model) -> TorchWords | None:
     return TorchWords(
         model.graph, {each: target for each, _, target in entries}, {each: kind for each, kind, _ in entries}
     )
+
+
+def is_moved(name: str) -> bool:
+    """Return whether torch's dynamo exporter names so what a tensor becomes in another layout, as `permute_1`."""
+    return _NUMBERED.sub("", name) in _MOVES
 
 
 def folded_from(value: ir.Value) -> list[str]:

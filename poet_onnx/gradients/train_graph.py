@@ -45,7 +45,13 @@ from poet_onnx.gradients.network import network_of
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.outputs import ML_DOMAIN, leave_out_labels, leave_out_sources, leave_out_unread
-from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, warn_of_padding
+from poet_onnx.gradients.parameters import (
+    Parameters,
+    as_patterns,
+    find_parameters,
+    only_or_besides,
+    warn_of_padding,
+)
 from poet_onnx.gradients.quantizing import quantize_frozen
 from poet_onnx.gradients.random_nodes import warn_of_draws
 from poet_onnx.gradients.sequences import split_plainly
@@ -164,7 +170,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         label_smoothing=options.label_smoothing,
         class_weights=options.class_weights,
     )
-    train, freeze = options.train, as_patterns(options.freeze)
+    train, freeze = None if options.train is None else as_patterns(options.train), as_patterns(options.freeze)
     forward = as_model(model)
     dims, has_cache = options.dims, is_for_generation(forward.graph)
     if has_cache:
@@ -192,7 +198,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
 
     leave_out_labels(forward, [term.output for term in wanted.terms], warn)
     set_modes(forward.graph, options.frozen_batch_norm, warn)
-    chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
+    chosen, adapters = _chosen(forward, train, freeze, options.lora, warn)
     if options.quantize is not None:
         quantize_frozen(forward, options.quantize, chosen.trained, warn)
     forward.metadata_props[NETWORK_KEY] = network_of(forward, chosen.trained)  # all graphs are copies
@@ -205,7 +211,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     leave_out_sources(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
-    parameters = leading(forward, name, chosen, adapters, warn, is_named=train is not None)
+    parameters = leading(forward, name, chosen, adapters, warn, is_named=only_or_besides(train)[0] is not None)
     values = {each: _values(forward, each) for each in parameters.trained}
     evaluation = plain_evaluation(forward, name, parameters.trained)
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
@@ -242,7 +248,8 @@ def _chosen(
     else:
         in_peft: list[Besides] = []
         asked = as_lora(lora, besides=in_peft.append)
-        chosen = find_parameters(model, train or (), freeze, warn)
+        only, added = only_or_besides(train)
+        chosen = find_parameters(model, only or added, freeze, warn)  # beside adapters nothing is that is not named
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
         for besides in in_peft:
             _warn_of_untrained(besides, adapters, chosen.trained, warn)

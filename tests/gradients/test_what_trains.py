@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import poet_onnx
 from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.torch.choosing import chosen_parameters
 from poet_onnx.torch.tracing import trace
 
 
@@ -343,9 +344,37 @@ def test_a_row_for_padding_is_told() -> None:
     with pytest.warns(PoetWarning, match=r"^Row 1 of 'weight' is for padding .* poet_onnx\.torch\.export"):
         poet_onnx.train_graph(model, loss="mse")
     with pytest.warns(
-        PoetWarning, match=r"^Row 1 of the adapter beside 'weight' is for padding .* PEFT does not train"
+        PoetWarning, match=r"^Row 1 of the adapter beside 'weight' is for padding .* PEFT does not train it by tokens"
     ):
         poet_onnx.train_graph(model, loss="mse", lora="targets=weight,rank=2")
     forward = trace(words, x, exporter="dynamo", opset=None)
     assert poet_onnx.train_graph(forward, loss="mse", train="weight").warnings == ()
     assert poet_onnx.train_graph(exported(nn.Embedding(6, 3), x, optimize=True), loss="mse").warnings == ()
+
+
+def test_a_plus_adds_to_what_the_model_says() -> None:
+    """In place of all names: without a plus nothing else is trained."""
+    text = "g (float[4, 6] x) => (float[4, 3] y) { h = MatMul(x, w) s = Add(h, pe) y = Gemm(s, v, b) }"
+    model = parse(text, {"w": random(6, 5), "pe": random(4, 5), "v": random(5, 3), "b": random(3)})
+    model.producer_name = "pytorch"
+    with pytest.raises(InputError, match=r"say it with --train '\+NAME'.*In doubt are 'pe'"):
+        poet_onnx.train_graph(model, loss="mse")
+    assert set(poet_onnx.train_graph(model, loss="mse", train="+pe").values) == {"w", "pe", "v", "b"}
+    assert set(poet_onnx.train_graph(model, loss="mse", train="pe").values) == {"pe"}
+    assert set(poet_onnx.train_graph(model, loss="mse", train="+pe", freeze="w").values) == {"pe", "v", "b"}
+    beside = poet_onnx.train_graph(model, loss="mse", lora="targets=w,rank=2", train="+b")
+    assert "b" in beside.values
+    assert "w" not in beside.values
+    with pytest.raises(
+        InputError, match=r"Either all patterns of what is trained begin with \+, or none does: '\+pe', 'w'"
+    ):
+        poet_onnx.train_graph(model, loss="mse", train=["+pe", "w"])
+    with pytest.raises(InputError, match="No parameter is named 'other', which train names"):
+        poet_onnx.train_graph(model, loss="mse", train="+other")
+
+
+def test_a_module_trains_what_it_does_without_a_plus() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    assert chosen_parameters(module, "+1.bias", ()) == chosen_parameters(module, None, ())
+    assert chosen_parameters(module, "+1.bias", (), adapted=True) == ["1.bias"]
