@@ -354,8 +354,8 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """Give back the memory of graphs, parameters and moments, and let others open the store, as `with` at its end.
 
         Without a call this happens when nobody holds the session any more, which a traceback or a notebook may do for
-        long. What was trained since the last commit of a store is lost: call `commit` before. Arrays that `parameters`
-        has given stay.
+        long. What was trained since the last commit of a store is lost: call `commit` before, as the end of `with` does
+        unless an exception ended it. Arrays that `parameters` has given stay.
 
         Raises:
             InputError: if another thread is at work, or a call of this one, such as a step whose schedule calls it.
@@ -372,9 +372,18 @@ class TrainingSession(SessionFiles, SessionLoop, SessionPlans):
         """Return the session."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Commit what a store has not yet, unless an exception ended the block, and close the session.
+
+        Raises:
+            InputError: as `commit` and `close` do.
+        """
+        store = self._memory.store
+        try:
+            if error is None and not self._turn.is_over and store is not None and store.is_changed:
+                self.commit()
+        finally:
+            self.close()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse copies, as by `copy` and `pickle`: two sessions cannot own one memory.

@@ -117,6 +117,8 @@ class SessionStore:
         for name, constant in description.constants.items():
             self._tensors[name] = Stored(Kind(constant.dtype, constant.shape), changes=False)
         self._file: StoreFile | None = None
+        self.is_changed = False
+        """Whether something was trained or loaded since the last commit."""
 
     def _keep(self, name: str, *, trained: bool) -> None:
         array = self._resident[name] = self._arrays[name]
@@ -239,6 +241,7 @@ class SessionStore:
             if name in wanted and (first or self._tensors[name].changes):
                 self.file.write(name, array)
         self.file.commit(progress.to_values())
+        self.is_changed = False
 
     def _lasting(self, *, gradients: bool) -> Mapping[str, Stored]:
         """What a checkpoint has: all but constants and rates, and gradients only where they are half collected."""
@@ -268,6 +271,7 @@ class SessionStore:
         Raises:
             InputError: if it fails.
         """
+        self.is_changed = True
         if progress.batches == 0 and progress.updates % commit_every == 0:
             self.commit(progress)
         self.file.begin_step()
@@ -292,6 +296,7 @@ class SessionStore:
         Raises:
             InputError: if they cannot be read; a part of them may be loaded then.
         """
+        self.is_changed = True
         for name in self._lasting(gradients=gradients):
             if name in self._resident:
                 file.read_into(name, self._resident[name])

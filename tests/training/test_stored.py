@@ -103,6 +103,27 @@ def test_a_session_that_was_closed_lets_others_open_its_store(nets: dict[str, Pa
     assert again.updates == 2
 
 
+def test_the_end_of_with_commits_unless_an_exception_ended_it(nets: dict[str, Path], tmp_path: Path) -> None:
+    path, store = rewritten(nets["image"], tmp_path / "net.onnx", store="always"), tmp_path / "store"
+    with session_of(path, store=store, commit_every=7) as session:
+        train(session, 3)
+
+    def fails() -> None:
+        with session_of(path, store=store, commit_every=7) as session:
+            assert session.updates == 3
+            train(session, 5)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    with session_of(path, store=store, commit_every=7) as session:
+        assert session.updates == 3
+        train(session, 4)
+        session.close()
+    with session_of(path, store=store) as session:
+        assert session.updates == 3
+
+
 @pytest.mark.parametrize("kind", ["image", "words"])
 def test_training_goes_on_at_the_last_commit(nets: dict[str, Path], tmp_path: Path, kind: str) -> None:
     path = rewritten(nets[kind], tmp_path / "net.onnx", store="always")
