@@ -77,7 +77,7 @@ def rewrite(
     with terminal.ProgressLine(f"ordering and planning {model}") as progress:
         result = rewrite_model(model, costs=measured, plan=plan, progress=progress, loss=loss, **planning)
     verification = None if feeds is None else _verify(model, result, feeds, page_dir)
-    report = Report.of_rewrite(result, model=str(model), output=str(out), measured=measured)
+    report = Report.of_rewrite(result, model=_as_text(model), output=_as_text(out), measured=measured)
     measured_peak = None if verification is None else Measured.of(verification)
     _write(result, _texts(result, report, outputs, measured_peak), outputs, replace=force)
     if as_json:
@@ -143,6 +143,11 @@ def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | Non
             f"The rewrite of {model} failed its check ({verification.problems[0]}); nothing was written."
         )
     return verification
+
+
+def _as_text(path: Path) -> str:
+    """Return a path as JSON may have it: with a question mark for each byte of a name that is no UTF-8."""
+    return str(path).encode("utf-8", "replace").decode("utf-8")
 
 
 def _check_usage(context: click.Context, plan: Path | None) -> None:

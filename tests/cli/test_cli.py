@@ -56,6 +56,15 @@ def test_rewrite_report_and_plan(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert [node.name for node in first.graph.node] == [node.name for node in second.graph.node]
 
 
+def test_a_name_that_is_no_utf_8_is_in_a_report(cli: Cli, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"bad\xff.onnx")
+    path.write_bytes(model.read_bytes())
+    result = cli("rewrite", path, "--device", "a72", "--report-out", tmp_path / "report.json", "--json")
+    assert result.code == 0, result
+    report = Report.model_validate_json((tmp_path / "report.json").read_text())
+    assert (report.model, report.output) == (f"{tmp_path}/bad?.onnx", f"{tmp_path}/bad?.poet.onnx")
+
+
 def test_rewrite_with_nothing_but_a_device_says_that_the_step_fits(cli: Cli, model: Path) -> None:
     result = cli("rewrite", model, "--device", "tx2")
     assert result.code == 0, result
