@@ -163,38 +163,47 @@ def is_drawn(value: ir.Value) -> bool:
 def is_of_sines(value: ir.Value) -> bool:
     """Return whether a table has a sine and a cosine of each angle in its rows, as those of positions have.
 
-    Their squares add up to half of a row's length. Rows of zeros, as of padding, do not count.
+    Their squares add up to half of a row's length, q = w/2. Of a table x that was scaled and shifted, as PatchTST's,
+    x = a s + b, they add up to 2 b sum(x) + a^2 q - b^2 w. Rows of zeros, as of padding, do not count.
     """
     tensor = value.const_value
     if tensor is None or len(tensor.shape) < 2 or not {node.op_type for node, _ in _readers(value)} & {"Gather", "Add"}:
         return False
     width = int(tensor.shape.numpy()[-1])
     first = np.asarray(tensor.numpy()).reshape(-1, width)[:_ROWS_OF_SINES].astype(np.float64)
-    squares = np.square(first[first.any(axis=1)])
-    is_one = width > 2 and len(squares) > 2 and squares.max() <= 1
-    return bool(is_one and np.allclose(squares.sum(axis=1), width / 2, rtol=1e-5))
+    rows = first[first.any(axis=1)]
+    if width <= 2 or len(rows) <= 3:
+        return False
+    squares, sums = np.square(rows).sum(axis=1), rows.sum(axis=1)
+    if np.allclose(squares, width / 2, rtol=1e-5):
+        return True
+    slope, level = np.polyfit(sums, squares, 1) if np.ptp(sums) > 0 else (0.0, 0.0)
+    is_shifted = abs(slope) > 1e-3 * squares.max() / width  # rows of one length are on a line, too
+    return bool(is_shifted and np.allclose(squares, slope * sums + level, rtol=1e-4))
 
 
 def may_be_untrained(value: ir.Value) -> bool:
     """Return whether a constant may be a scale or a shift that nobody has trained yet.
 
     Its numbers, one for each channel, are equal, and it stands where a normalization has it that an exporter wrote as
-    arithmetic.
+    arithmetic. So may zeros be that were computed of a parameter of zeros, such as the rows of Swin's table that its
+    scores get.
     """
     tensor = value.const_value
     if tensor is None or _CONSTANT.match(value.name or "") or not _is_filled(array := np.asarray(tensor.numpy())):
         return False
+    is_computed = _COMPUTED.match(value.name or "") is not None and array.size > 1 and not array.any()
     is_channel = sum(size > 1 for size in array.shape) == 1
-    return is_channel and not _is_mask(array) and any(_scales(node) for node, _ in _readers(value))
+    return (is_channel or is_computed) and not _is_mask(array) and any(_scales(node) for node, _ in _readers(value))
 
 
 def _is_of_formula(value: ir.Value) -> bool:
     """Return whether a tensor is what a formula has, at every place where it is read.
 
-    Such are limits, as of ReLU6, states of zeros at the start, and single numbers without dimensions: an exponent of 2,
-    what is added before a root, the bound of a maximum, and what a mean divides a sum by.
+    Such are limits, as of ReLU6, sizes and scales of a resize, states of zeros at the start, and single numbers without
+    dimensions: an exponent of 2, what is added before a root, the bound of a maximum, and what a mean divides a sum by.
     """
-    if all(node.op_type == "Clip" and at > 0 for node, at in value.uses()):
+    if all(node.op_type in ("Clip", "Resize", "Upsample") and at > 0 for node, at in value.uses()):
         return True
     if all(at in _STATES.get(node.op_type, ()) for node, at in value.uses()):
         return value.const_value is not None and not np.asarray(value.const_value.numpy()).any()

@@ -75,7 +75,9 @@ class Parting:
             absent = filter(self._words.is_gone, self._words.mentioned(node))
             self._lose(absent, f"gone: the exporter folded or dropped it at '{node.name}'")
         if gone_sums(self._words.graph, self._words.results):
-            self._lose(self._unmentioned(), "gone: the exporter drops products with 1 and sums with 0")
+            self._lose(
+                self._unmentioned(), "gone: shared, unread, or 1 or 0 in a product or sum that the exporter dropped"
+            )
         self.lost = list({each.name: each for each in self.lost}.values())
         return parted
 

@@ -265,7 +265,8 @@ def test_a_weight_norm_folded_into_a_convolution_is_told_how_to_be_kept(tmp_path
     assert made.warnings == ()
 
 
-def test_a_table_of_sines_that_is_trained_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.3, -0.2)], ids=["plain", "centred, as PatchTST's"])
+def test_a_table_of_sines_that_is_trained_is_told(scale: float, shift: float, tmp_path: Path) -> None:
     class Net(nn.Module):
         """Words at places whose table is a buffer, as in M2M100 and CTRL; the first row is for padding."""
 
@@ -273,7 +274,8 @@ def test_a_table_of_sines_that_is_trained_is_told(tmp_path: Path) -> None:
             super().__init__()
             self.words, self.head = nn.Embedding(9, 8), nn.Linear(8, 3)
             angles = torch.arange(6)[:, None] * 100.0 ** (-torch.arange(4) / 4)
-            self.register_buffer("places", torch.cat([torch.zeros(1, 8), torch.cat([angles.sin(), angles.cos()], 1)]))
+            table = scale * torch.cat([angles.sin(), angles.cos()], 1) + shift
+            self.register_buffer("places", torch.cat([torch.zeros(1, 8), table]))
 
         def forward(self, x: Tensor) -> Tensor:
             """Return scores."""

@@ -84,3 +84,11 @@ def test_a_normalization_that_was_never_trained_is_told() -> None:
         warnings.simplefilter("error")
         assert trained(model.clone(), freeze=["onnx::[moz]"]) == {"w", "v"}
         assert trained(model, train="*", freeze="onnx::m") == {"w", "v", "o", "z"}
+        assert trained(model, train=["+onnx::o", "+onnx::z"], freeze="onnx::m") == {"w", "v", "o", "z"}
+
+
+def test_zeros_that_were_computed_of_a_parameter_are_told() -> None:
+    """As the rows that Swin's scores get of a table of zeros."""
+    model = keras("a = MatMul(x, w) b = Add(a, z) y = MatMul(b, v)", z=np.zeros((len(X), WIDTH), np.float32))
+    with pytest.warns(PoetWarning, match=r"stand still, such as 'onnx::z'\. .* export with do_constant_folding=False"):
+        assert trained(model) == {"w", "v"}
