@@ -154,7 +154,8 @@ class _Inference:
             if kind is None:
                 raise InputError(
                     f"The size of tensor '{value.name}', made by {describe(node)}, is not known before the step runs:"
-                    f" export the model with static shapes.{in_torch([node.op_type])}"
+                    " export the model with static shapes; where it has them, torch's dynamo exporter tells more sizes"
+                    f" than the legacy one.{in_torch([node.op_type])}"
                 )
             check_size(f"Tensor '{value.name}', made by {describe(node)},", kind)
             self._check_declared(value, kind, node)
