@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -154,10 +155,8 @@ def find_parameters(
         trained = [name for name in real if any(matches(each, train) for each in names[name]) and name not in still]
         doubts = []
     if named:
-        others = [each for each in lost.values() if matches(each.name, named) and each.name not in real]
-        if words is not None:
-            others += [Lost(name, reason) for name in trained if (reason := words.why_not(real[name]))]
-        _warn_of_lost(others, warn)
+        absent = [each for each in lost.values() if matches(each.name, named) and each.name not in real]
+        _warn_of_named([real[name] for name in trained], absent, words, judge, warn)
     for name in trained:
         _check_finite(real[name])
     if train is None:
@@ -245,6 +244,22 @@ def _warn_of_parted(count: int, warn: Callable[[str], None]) -> None:
         warn(f"The exporter merged {count} tensors with others of equal numbers: each is one by itself again.")
 
 
+def _warn_of_named(
+    trained: Sequence[ir.Value],
+    absent: Sequence[Lost],
+    words: TorchWords | None,
+    judge: Callable[[ir.Value], str],
+    warn: Callable[[str], None],
+) -> None:
+    """Warn of what was named to be trained, and is not as the framework trains it, or not trained there at all."""
+    others = list(absent)
+    if words is not None:
+        others += [Lost(value.name or "", reason) for value in trained if (reason := words.why_not(value))]
+    _warn_of_lost(others, warn)
+    single = [value for value in trained if math.prod(_shape(value)) == 1]
+    _warn_of_numbers([value.name or "" for value in single if judge(value) == CONSTANT], warn)
+
+
 def _warn_of_lost(lost: Sequence[Lost], warn: Callable[[str], None]) -> None:
     """Warn of parameters that are to be trained and are not in the model as torch trains them."""
     if lost:
@@ -276,6 +291,15 @@ def _warn_of_untrained(names: Sequence[str], warn: Callable[[str], None]) -> Non
             f"Constants whose numbers are all equal stand still, such as {quoted(names, 3)}. If one is a scale or a"
             " shift that was never trained, name it with --train '+NAME' (in Python train=), or export with"
             " do_constant_folding=False where torch computed it; if not, name it with --freeze (freeze=)."
+        )
+
+
+def _warn_of_numbers(names: Sequence[str], warn: Callable[[str], None]) -> None:
+    """Warn of single numbers that were named, as by `*`, of which formulas have many."""
+    if names:
+        warn(
+            f"Single numbers are trained that seem to be of formulas, as an epsilon or an exponent: {quoted(names, 3)}."
+            " Leave them out with --freeze (in Python freeze=), or use --train '+NAME' for what is trained besides."
         )
 
 

@@ -378,3 +378,22 @@ def test_a_module_trains_what_it_does_without_a_plus() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     assert chosen_parameters(module, "+1.bias", ()) == chosen_parameters(module, None, ())
     assert chosen_parameters(module, "+1.bias", (), adapted=True) == ["1.bias"]
+
+
+def test_numbers_of_formulas_that_are_named_are_told() -> None:
+    text = "g (float[4, 6] x) => (float[4, 5] y) { h = MatMul(x, w) s = Pow(h, two) e = Add(s, eps) y = Sqrt(e) }"
+    numbers = {"two": np.array(2, np.float32), "eps": np.array(1e-5, np.float32)}
+    model = parse(text, {"w": random(6, 5)} | numbers)
+    with pytest.warns(
+        PoetWarning, match=r"^Single numbers are trained that seem to be of formulas, .*: 'two', 'eps'\."
+    ):
+        assert set(poet_onnx.train_graph(model, loss="mse", train="*").values) == {"w", "two", "eps"}
+    assert poet_onnx.train_graph(model, loss="mse", train="w").warnings == ()
+
+
+def test_a_table_of_two_values_is_none_of_sines() -> None:
+    text = "g (float[6, 8] x) => (float[6, 5] y) { h = Add(x, table.weight) y = MatMul(h, w) }".replace(".", "_")
+    table = (random(6, 8) > 0).astype(np.float32)
+    model = parse(text, {"w": random(8, 5), "table_weight": table})
+    assert "table_weight" in poet_onnx.train_graph(model, loss="mse").values
+    assert poet_onnx.train_graph(model, loss="mse").warnings == ()
