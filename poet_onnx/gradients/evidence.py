@@ -172,14 +172,16 @@ def is_of_sines(value: ir.Value) -> bool:
     width = int(tensor.shape.numpy()[-1])
     first = np.asarray(tensor.numpy()).reshape(-1, width)[:_ROWS_OF_SINES].astype(np.float64)
     rows = first[first.any(axis=1)]
-    if width <= 2 or len(rows) <= 3 or len(np.unique(rows[-1])) <= 2:  # two values are on a line, too
+    if width <= 2 or len(rows) <= 2:
         return False
     squares, sums = np.square(rows).sum(axis=1), rows.sum(axis=1)
-    if np.allclose(squares, width / 2, rtol=1e-5):
+    if np.abs(rows).max() <= 1 and np.allclose(squares, width / 2, rtol=1e-5):
         return True
+    if len(rows) == 3 or len(np.unique(rows[-1])) <= 2:  # of few rows and of two values they are on a line, too
+        return False
     away = sums - sums.mean()
     slope = float(away @ squares) / float(away @ away) if away.any() else 0.0
-    is_shifted = abs(slope) > 1e-3 * squares.max() / width  # rows of one length are on a line, too
+    is_shifted = abs(slope) > 1e-3 * squares.max() / width  # so are rows of one length
     return bool(is_shifted and np.allclose(squares, squares.mean() + slope * away, rtol=1e-4))
 
 

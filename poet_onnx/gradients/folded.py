@@ -16,7 +16,7 @@ from poet_onnx.gradients.module_names import ANONYMOUS
 from poet_onnx.gradients.tensorflow_files import warn_of_losses
 from poet_onnx.gradients.torch_words import is_of_torch, read_words
 
-FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
+_FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
 """How torch's legacy exporter names what it folds batch normalizations and weight norms into."""
 
 _BY_FOLDING = "onnx::"
@@ -66,7 +66,7 @@ def warn_of_made(
 
 def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
     """Warn of convolutions that torch's legacy exporter computed a weight for; Keras's all have such names."""
-    folded = [name for name in trained if name.startswith(FOLDED)]
+    folded = [name for name in trained if name.startswith(_FOLDED)]
     if folded and not all(name.startswith(ANONYMOUS) for name in known):
         warn(
             f"{quoted(folded, 1)} was computed by the exporter, which folds batch normalizations and weight norms into"
@@ -78,7 +78,7 @@ def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callab
 
 def _warn_of_computed(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
     """Warn of what torch's legacy exporter may have computed of parameters, which are gone; Keras's all look so."""
-    folded = [name for name in trained if name.startswith(_BY_FOLDING) and not name.startswith(FOLDED)]
+    folded = [name for name in trained if name.startswith(_BY_FOLDING) and not name.startswith(_FOLDED)]
     readers = {name: name.removeprefix(_BY_FOLDING).rpartition("_")[0] for name in folded}
     computed = [name for name, reader in readers.items() if reader and reader not in _LAID_OUT]
     if computed and not all(name.startswith(ANONYMOUS) for name in known):
