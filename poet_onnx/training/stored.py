@@ -118,7 +118,7 @@ class SessionStore:
             self._tensors[name] = Stored(Kind(constant.dtype, constant.shape), changes=False)
         self._file: StoreFile | None = None
         self.is_changed = False
-        """Whether something was trained or loaded since the last commit."""
+        """Whether something was trained since the last commit; what loads numbers commits them."""
 
     def _keep(self, name: str, *, trained: bool) -> None:
         array = self._resident[name] = self._arrays[name]
@@ -296,7 +296,6 @@ class SessionStore:
         Raises:
             InputError: if they cannot be read; a part of them may be loaded then.
         """
-        self.is_changed = True
         for name in self._lasting(gradients=gradients):
             if name in self._resident:
                 file.read_into(name, self._resident[name])
