@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -33,6 +34,18 @@ BESIDES = "+"
 """With which a pattern begins of what is trained besides what the model says is a parameter."""
 
 _SHOWN = 12
+
+
+class TrainPatterns(NamedTuple):
+    """Patterns of names of what is trained. Example: `+pe` is what the model says and `pe`; `pe` is that alone.
+
+    Attributes:
+        only: of all that is trained; None for what the model says.
+        besides: of what is trained besides that.
+    """
+
+    only: Sequence[str] | None = None
+    besides: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,7 @@ def show_weights(
 
 
 def find_parameters(
-    model: ir.Model, train: Sequence[str] | None, freeze: Sequence[str], warn: Callable[[str], None]
+    model: ir.Model, train: TrainPatterns, freeze: Sequence[str], warn: Callable[[str], None]
 ) -> Parameters:
     """Choose what is trained; weights that are Constant nodes become initializers, copies go.
 
@@ -101,16 +114,15 @@ def find_parameters(
 
     Args:
         model: without functions; changed in place.
-        train: patterns of names of what is trained, or of what is trained besides (`+pe`); None for all parameters.
+        train: patterns of names of what is trained.
         freeze: patterns of names of what is not.
         warn: called with a sentence about what may not be meant so.
 
     Raises:
-        InputError: a pattern has no match, or some add and others do not.
+        InputError: a pattern has no match.
     """
-    graph = model.graph
-    train, besides = only_or_besides(train)
-    named = (*(train or ()), *besides)
+    graph, (only, besides) = model.graph, train
+    named = (*(only or ()), *besides)
     words, absent = read_words(model), list[Lost]()
     if words is not None:
         parting = Parting(words)
@@ -138,7 +150,7 @@ def find_parameters(
     names = {name: called.get(name, (name,)) for name in real}
     _check_patterns({"train": named, "freeze": freeze}, list(chain.from_iterable(names.values())), list(lost))
     still = {name for name in real if any(matches(each, freeze) for each in names[name])}
-    if train is None:
+    if only is None:
         added = {name for name in real if any(matches(each, besides) for each in names[name])}
         verdicts = {name: PARAMETER if name in added else judge(value) for name, value in real.items()}
         trained = [name for name, found in verdicts.items() if found == PARAMETER and name not in still]
@@ -152,16 +164,16 @@ def find_parameters(
         told = (*freeze, *besides)
         doubts += [Doubt(each.name, (), "", each.reason) for each in lost.values() if not matches(each.name, told)]
     else:
-        trained = [name for name in real if any(matches(each, train) for each in names[name]) and name not in still]
+        trained = [name for name in real if any(matches(each, only) for each in names[name]) and name not in still]
         doubts = []
     if named:
         absent = [each for each in lost.values() if matches(each.name, named) and each.name not in real]
         _warn_of_named([real[name] for name in trained], absent, words, judge, warn)
     for name in trained:
         _check_finite(real[name])
-    if train is None:
+    if only is None:
         _warn_of_sines([name for name in trained if is_of_sines(real[name])], warn)
-    warn_of_made(model, trained, real, warn, is_told=words is not None, is_named=train is not None)
+    warn_of_made(model, trained, real, warn, is_told=words is not None, is_named=only is not None)
     frozen = tuple(name for name in real if name not in set(trained))
     padded = {} if words is None else words.padded()
     return Parameters(tuple(trained), frozen, tied, tuple(doubts), padded, called)
@@ -324,20 +336,20 @@ def warn_of_padding(chosen: Parameters, adapted: Collection[str], warn: Callable
         )
 
 
-def only_or_besides(train: Sequence[str] | None) -> tuple[Sequence[str] | None, Sequence[str]]:
-    """Return patterns of all that is trained, None for what the model says, and of what is trained besides.
-
-    Example: `["+pe"]` is what the model says and `pe`; `["pe"]` is `pe` alone.
+def train_patterns(train: str | Sequence[str] | None) -> TrainPatterns:
+    """Return what is to be trained; a single pattern may be given as it is.
 
     Raises:
-        InputError: if some begin with + and others do not.
+        InputError: if some patterns begin with + and others do not.
     """
-    besides = [pattern[len(BESIDES) :] for pattern in train or () if pattern.startswith(BESIDES)]
-    if not besides or train is None:
-        return train, ()
-    if len(besides) < len(train):
-        raise InputError(f"Either all patterns of what is trained begin with {BESIDES}, or none does: {quoted(train)}.")
-    return None, besides
+    patterns = () if train is None else as_patterns(train)
+    besides = [pattern[len(BESIDES) :] for pattern in patterns if pattern.startswith(BESIDES)]
+    if train is None or not besides:
+        return TrainPatterns(None if train is None else patterns)
+    if len(besides) < len(patterns):
+        shown = quoted(patterns)
+        raise InputError(f"Either all patterns of what is trained begin with {BESIDES}, or none does: {shown}.")
+    return TrainPatterns(None, besides)
 
 
 def as_patterns(given: str | Sequence[str]) -> Sequence[str]:

@@ -47,9 +47,10 @@ from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.outputs import ML_DOMAIN, leave_out_labels, leave_out_sources, leave_out_unread
 from poet_onnx.gradients.parameters import (
     Parameters,
+    TrainPatterns,
     as_patterns,
     find_parameters,
-    only_or_besides,
+    train_patterns,
     warn_of_padding,
 )
 from poet_onnx.gradients.quantizing import quantize_frozen
@@ -170,7 +171,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
         label_smoothing=options.label_smoothing,
         class_weights=options.class_weights,
     )
-    train, freeze = None if options.train is None else as_patterns(options.train), as_patterns(options.freeze)
+    train, freeze = train_patterns(options.train), as_patterns(options.freeze)
     forward = as_model(model)
     dims, has_cache = options.dims, is_for_generation(forward.graph)
     if has_cache:
@@ -211,7 +212,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     leave_out_sources(forward.graph, warn)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
-    parameters = leading(forward, name, chosen, adapters, warn, is_named=only_or_besides(train)[0] is not None)
+    parameters = leading(forward, name, chosen, adapters, warn, is_named=train.only is not None)
     values = {each: _values(forward, each) for each in parameters.trained}
     evaluation = plain_evaluation(forward, name, parameters.trained)
     is_decoder = any(term.kind == CAUSAL for term in wanted.terms)
@@ -237,7 +238,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
 
 def _chosen(
     model: ir.Model,
-    train: Sequence[str] | None,
+    train: TrainPatterns,
     freeze: Sequence[str],
     lora: Lora | str | None,
     warn: Callable[[str], None],
@@ -248,8 +249,8 @@ def _chosen(
     else:
         in_peft: list[Besides] = []
         asked = as_lora(lora, besides=in_peft.append)
-        only, added = only_or_besides(train)
-        chosen = find_parameters(model, only or added, freeze, warn)  # beside adapters nothing is that is not named
+        named = TrainPatterns(train.only or train.besides)  # beside adapters nothing is trained by default
+        chosen = find_parameters(model, named, freeze, warn)
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
         for besides in in_peft:
             _warn_of_untrained(besides, adapters, chosen.trained, warn)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
-from poet_onnx.gradients.parameters import as_patterns, matches, only_or_besides
+from poet_onnx.gradients.parameters import as_patterns, matches, train_patterns
 from poet_onnx.graph.extract import TO_FLOAT
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def chosen_parameters(
     """
     every = [name for name, _ in module.named_parameters()]
     trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    only, besides = only_or_besides(None if train is None else as_patterns(train))
+    only, besides = train_patterns(train)
     everything = () if adapted else ("*",)
     wanted, unwanted = (*(everything if only is None else only), *besides), as_patterns(freeze)
     for patterns, known in ((wanted, trainable), (unwanted, every if adapted else trainable)):
