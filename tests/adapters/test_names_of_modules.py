@@ -32,7 +32,6 @@ from poet_onnx.errors import InputError
 
 peft = Later("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")
-ERROR = 1e-5
 
 
 def test_weights_that_the_exporter_named_itself_go_by_the_names_of_their_modules(tmp_path: Path) -> None:

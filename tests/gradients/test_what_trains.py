@@ -392,7 +392,7 @@ def test_numbers_of_formulas_that_are_named_are_told() -> None:
 
 
 def test_a_table_of_two_values_is_none_of_sines() -> None:
-    text = "g (float[6, 8] x) => (float[6, 5] y) { h = Add(x, table.weight) y = MatMul(h, w) }".replace(".", "_")
+    text = "g (float[6, 8] x) => (float[6, 5] y) { h = Add(x, table_weight) y = MatMul(h, w) }"
     table = (random(6, 8) > 0).astype(np.float32)
     model = parse(text, {"w": random(8, 5), "table_weight": table})
     assert "table_weight" in poet_onnx.train_graph(model, loss="mse").values

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import stored_nets
 import torch
 from cli_runs import Cli, assert_one_sentence
 from deep import sampled
@@ -54,11 +56,7 @@ def net(module: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def rewritten(net: Path, path: Path, **options: Any) -> Path:
-    """Rewrite the net for the stock runtime, with the groups, and return the file."""
-    asked = {"device": "a72", "target": "stock", "loss": "cross-entropy", "gap": 0.5, "groups": GROUPS, **options}
-    poet_onnx.rewrite(net, **asked).save(path)
-    return path
+rewritten = partial(stored_nets.rewritten, groups=GROUPS)
 
 
 def batch(number: int) -> tuple[np.ndarray, np.ndarray]:

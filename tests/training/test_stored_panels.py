@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import stored_nets
 import torch
 from export_models import export_forward, quiet
 from safetensors.numpy import load_file
@@ -18,7 +19,6 @@ from stock_environment import NEEDS_STOCK, stock_python
 from stored_nets import session_of
 from torch import nn
 
-import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process_costs import ProcessCosts
@@ -94,11 +94,7 @@ def nets(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {length: folder / f"{length}.onnx" for length in (1, 7)}
 
 
-def rewritten(net: Path, path: Path, **options: Any) -> Path:
-    """Rewrite a net for the stock runtime, and return the file."""
-    settings = {"device": "host", "target": "stock", "loss": "cross-entropy", "gap": 0.5} | options
-    poet_onnx.rewrite(net, **settings).save(path)
-    return path
+rewritten = partial(stored_nets.rewritten, device="host")
 
 
 def trained(session: TrainingSession, path: Path) -> tuple[list[float], dict[str, bytes]]:
