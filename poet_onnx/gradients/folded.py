@@ -22,8 +22,11 @@ _FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
 _BY_FOLDING = "onnx::"
 """How torch's legacy exporter names what it folded, before the operator that reads it."""
 
-_LAID_OUT = frozenset(["MatMul", "LSTM", "GRU", "RNN", "PRelu", "Mul", "Add"])
-"""Operators for which torch's legacy exporter turns, orders, reshapes or parts parameters when it folds constants."""
+_LAID_OUT = frozenset(["MatMul", "LSTM", "GRU", "RNN", "PRelu"])
+"""Operators for which torch's legacy exporter turns, orders or parts parameters when it folds constants."""
+
+_RESHAPED = frozenset(["Mul", "Add"])
+"""Operators for which it gives parameters more dimensions; a vector was computed, as the `1 + weight` of a norm."""
 
 _ALWAYS_LISTED = frozenset(("ai.onnx.preview", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"))
 """Domains that ONNX Runtime lists in every file that it writes, whether a node is of them or not."""
@@ -59,7 +62,7 @@ def warn_of_made(
     if not is_told:
         if not is_named:
             _warn_of_folded(trained, known, warn)
-        _warn_of_computed(trained, known, warn)
+        _warn_of_computed(model.graph, trained, known, warn)
     _warn_of_optimizer(model, trained, warn)
     warn_of_losses(model, trained, warn)
 
@@ -76,11 +79,18 @@ def _warn_of_folded(trained: Sequence[str], known: Collection[str], warn: Callab
         )
 
 
-def _warn_of_computed(trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]) -> None:
+def _warn_of_computed(
+    graph: ir.Graph, trained: Sequence[str], known: Collection[str], warn: Callable[[str], None]
+) -> None:
     """Warn of what torch's legacy exporter may have computed of parameters, which are gone; Keras's all look so."""
     folded = [name for name in trained if name.startswith(_BY_FOLDING) and not name.startswith(_FOLDED)]
     readers = {name: name.removeprefix(_BY_FOLDING).rpartition("_")[0] for name in folded}
-    computed = [name for name, reader in readers.items() if reader and reader not in _LAID_OUT]
+    vectors = {name for name in folded if len(graph.initializers[name].shape or ()) == 1}
+    computed = [
+        name
+        for name, reader in readers.items()
+        if reader and reader not in _LAID_OUT and (reader not in _RESHAPED or name in vectors)
+    ]
     if computed and not all(name.startswith(ANONYMOUS) for name in known):
         warn(
             f"What the exporter computed of parameters is trained in their place, in {quoted(computed, 3)}. Where they"

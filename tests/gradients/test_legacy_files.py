@@ -309,30 +309,58 @@ def test_the_norms_that_dora_detaches_are_told(tmp_path: Path) -> None:
     assert poet_onnx.train_graph(forward, loss="mse", train="*lora*").warnings == ()
 
 
-class Derived(nn.Module):
-    """A layer whose numbers are computed of a parameter, after one that stands as it is."""
+class Normed(nn.Module):
+    """A Linear under weight_norm, after one that stands as it is."""
 
-    def __init__(self, *, normed: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(6, 4)
-        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)) if normed else nn.Linear(4, 3)
-        self.normed = normed
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return scores: an equalized learning rate scales weight and bias in each call."""
+        """Return scores."""
+        return self.head(torch.tanh(self.first(x)))
+
+
+class Scaled(nn.Module):
+    """An equalized learning rate scales weight and bias in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
         y = torch.tanh(self.first(x))
-        return self.head(y) if self.normed else nn.functional.linear(y, self.head.weight * 0.5, self.head.bias * 0.1)
+        return nn.functional.linear(y, self.head.weight * 0.5, self.head.bias * 0.1)
 
 
-@pytest.mark.parametrize("train", [None, "*"])
-@pytest.mark.parametrize("normed", [True, False])
-def test_what_the_exporter_computed_of_parameters_is_told(normed: bool, train: str | None, tmp_path: Path) -> None:
-    module, x, path = Derived(normed=normed), torch.randn(4, 6), tmp_path / "forward.onnx"
-    with pytest.warns(PoetWarning, match=r"is trained in their place, in 'onnx::Gemm_\d+'.* do_constant_folding=False"):
+class OneMore(nn.Module):
+    """A scale is that of a norm in Gemma: one more than its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scale = nn.Linear(6, 3), nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.first(x) * (1 + self.scale)
+
+
+@pytest.mark.parametrize(
+    ("made", "reader", "train"),
+    [*((made, "Gemm", train) for made in (Normed, Scaled) for train in (None, "*")), (OneMore, "Mul", "*")],
+)
+def test_what_the_exporter_computed_of_parameters_is_told(
+    made: type[nn.Module], reader: str, train: str | None, tmp_path: Path
+) -> None:
+    torch.manual_seed(3)
+    module, x, path = made(), torch.randn(4, 6), tmp_path / "forward.onnx"
+    with pytest.warns(PoetWarning, match=rf"in their place, in 'onnx::{reader}_\d+'.* do_constant_folding=False"):
         poet_onnx.train_graph(written(module, x, path, fold=True), train=train)
-    made = poet_onnx.train_graph(written(module, x, path, fold=False), train=train)
-    assert set(made.values) == {name for name, _ in module.named_parameters()}
-    assert made.warnings == ()
+    graph = poet_onnx.train_graph(written(module, x, path, fold=False), train=train)
+    assert set(graph.values) == {name for name, _ in module.named_parameters()}
+    assert graph.warnings == ()
 
 
 @pytest.mark.parametrize("rows", [slice(1, None), slice(0, 5), slice(None)])
