@@ -202,7 +202,7 @@ LIVE = """
     import sys
     from poet_onnx import TrainingSession
     from poet_onnx.training.trial import status_bytes
-    from training_batches import train
+    from training_batches import batch, train
     session = TrainingSession(*sys.argv[1:3], eval_model=sys.argv[3])
     train(session, 3)
     session.eval()
@@ -227,8 +227,13 @@ def test_a_process_that_evaluates_keeps_to_its_ram_budget(tmp_path: Path) -> Non
     assert int(done.stdout) <= budget
 
 
-def with_frozen_weights(path: Path) -> Path:
-    """Write a net of which the last layer is to be trained, and nearly all is not; return its path."""
+def with_frozen_weights(path: Path, *, beside: bool = False) -> Path:
+    """Write a net of which the last layer is to be trained, and nearly all is not; return its path.
+
+    Args:
+        path: of the model.
+        beside: whether weights are in a file beside it, as torch's dynamo exporter writes them.
+    """
     random = np.random.default_rng(0)
     shapes = {"first": (WIDE, WIDE), "second": (WIDE, WIDE), "last": (WIDE, 2)}
     arrays = {name: random.standard_normal(shape).astype(np.float32) / 40 for name, shape in shapes.items()}
@@ -246,7 +251,8 @@ def with_frozen_weights(path: Path) -> Path:
         [helper.make_tensor_value_info("scores", FLOAT, (1, 2))],
         [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path, save_as_external_data=beside, location=f"{path.name}.data")
     return path
 
 
@@ -254,16 +260,19 @@ LOAD = """
     import sys
     from poet_onnx import TrainingSession
     from poet_onnx.training.trial import status_bytes
-    from training_batches import train
+    from training_batches import batch, train
     session = TrainingSession(*sys.argv[1:3], eval_model=sys.argv[3] if len(sys.argv) > 3 else None)
     train(session, 2)
+    if len(sys.argv) > 3:
+        session.evaluate(batch(session, 0, number) for number in range(2))
     print(status_bytes("VmHWM"))
 """
 
 
 @NEEDS_STOCK
-def test_frozen_weights_are_there_once(tmp_path: Path) -> None:
-    model = with_frozen_weights(tmp_path / "net.onnx")
+@pytest.mark.parametrize("beside", [False, True])
+def test_frozen_weights_are_there_once(beside: bool, tmp_path: Path) -> None:
+    model = with_frozen_weights(tmp_path / "net.onnx", beside=beside)
     options: dict[str, Any] = {"loss": "cross-entropy", "train": "last"}
     result = poet_onnx.rewrite(model, device="host", target="stock", **options)
     poet_onnx.train_graph(model, **options).save(tmp_path / "apart")
