@@ -12,6 +12,7 @@ import onnx_ir as ir
 from poet_onnx.description.names import POET_DOMAIN
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators.windows import taps_within
 from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
 from poet_onnx.passes.node_builder import NodeBuilder
@@ -124,10 +125,9 @@ def _counts(
     padding = zip(window.begins, window.padded, strict=True)
     counts = np.ones((1,) * len(pixels))
     for axis, (count, (before, behind)) in enumerate(zip(pixels, padding, strict=True)):
-        first = np.arange(count) * window.strides[axis] - before
-        taps = first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
-        low, high = (-before, image[axis] + behind) if includes else (0, image[axis])
-        inside = ((taps >= low) & (taps < high)).sum(1).astype(np.float64)
+        span = (-before, image[axis] + behind) if includes else (0, image[axis])
+        starts = np.arange(count) * window.strides[axis] - before
+        inside = taps_within(starts, window.kernel[axis], window.dilations[axis], span).astype(np.float64)
         counts = counts * inside.reshape([-1 if place == axis else 1 for place in range(len(pixels))])
     return counts
 

@@ -32,7 +32,7 @@ from poet_onnx.gradients.forward.foreign import say_in_onnx
 from poet_onnx.gradients.forward.layer_norm import repeat_scales
 from poet_onnx.gradients.forward.masked import masked_as_where
 from poet_onnx.gradients.forward.masked_rows import hide_whole_rows
-from poet_onnx.gradients.forward.padding import say_pads
+from poet_onnx.gradients.forward.padding import say_windows
 from poet_onnx.gradients.forward.random_masks import masks_as_dropout
 from poet_onnx.gradients.forward.resizing import say_sizes
 from poet_onnx.gradients.forward_checks import check_forward
@@ -303,7 +303,7 @@ def _forget_shapes(graph: ir.Graph) -> None:
 def _say_sizes(model: ir.Model) -> None:
     """Write in numbers what follows from sizes: for evaluation, too, whose runtime knows no `auto_pad` of dilations."""
     say_sizes(model)
-    say_pads(model)
+    say_windows(model)
 
 
 def _know_sizes(model: ir.Model) -> None:

@@ -75,15 +75,10 @@ def verdicts(python: str) -> list[dict[str, Any]]:
 
 @pytest.mark.deep
 def test_no_gradient_is_wrong_on_the_training_runtime() -> None:
-    """But where its forward kernel, too, counts what a last window has behind the padding.
-
-    It does not write what a sequence without a step has in a ReverseSequence: that is as the memory was.
-    """
+    """But it does not write what a sequence without a step has in a ReverseSequence: that is as the memory was."""
     found = verdicts(sys.executable)
-    wrong = [
-        each["case"] for each in found if each["verdict"] == "wrong" and each["case"] != "test_reversesequence_batch"
-    ]
-    assert wrong == ["test_averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True"]
+    wrong = [each["case"] for each in found if each["verdict"] == "wrong"]
+    assert set(wrong) <= {"test_reversesequence_batch"}
     assert sum(each["verdict"] == "right" for each in found) > len(found) // 2
 
 

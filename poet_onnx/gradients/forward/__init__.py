@@ -10,7 +10,7 @@ from poet_onnx.gradients.forward.elimination import drop_idle_nodes
 from poet_onnx.gradients.forward.gelu import fuse_gelu
 from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm, repeat_scales
 from poet_onnx.gradients.forward.names import free_gradient_names
-from poet_onnx.gradients.forward.padding import say_pads
+from poet_onnx.gradients.forward.padding import say_windows
 from poet_onnx.gradients.forward.recurrent import expand_recurrent
 from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
@@ -44,7 +44,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
         Normalization(FoldConstants(), NameNodes())(model)
     Normalization(ReduceOperands(), PairOperands())(model)
     repeat_scales(model)
-    say_pads(model)
+    say_windows(model)
     numbers = Numbers(graph)
     Normalization(FoldShapes(), MergeCasts())(model)
     fuse_layer_norm(model, numbers)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
 from poet_onnx.graph.operators.spec import Attribute, Call
+
+Places = npt.NDArray[np.int64]
 
 _LONG_ROW = 256
 """Windows (ops/kernels/window.cpp has the same)."""
@@ -106,3 +111,17 @@ def split_padding(automatic: str, total: int) -> tuple[int, int]:
     """Return the padding before and after an axis of `auto_pad`: with SAME_UPPER an odd one has more of it after."""
     less = total // 2
     return (less, total - less) if automatic == "SAME_UPPER" else (total - less, less)
+
+
+def taps_within(starts: Places, taps: int, dilation: int, span: tuple[int, int]) -> Places:
+    """Return how many taps each window of an axis has within a span.
+
+    Args:
+        starts: where the windows begin.
+        taps: of each.
+        dilation: from one tap to the next.
+        span: the first element that counts, and the first one behind those.
+    """
+    reached = starts[:, None] + np.arange(taps) * dilation
+    counts: Places = np.sum((reached >= span[0]) & (reached < span[1]), axis=1, dtype=np.int64)
+    return counts

@@ -158,6 +158,22 @@ CASES = [
         lambda x: functional.max_pool2d(x, 2, 2, ceil_mode=True),
         single=FLOAT_ONLY,
     ),
+    *(
+        Case(
+            f"AveragePool of {len(size)} dimensions with ceil_mode that counts a padding of {pad}",
+            f"y = AveragePool <kernel_shape = {[3] * len(size)}, strides = {[2] * len(size)},"
+            f" pads = {[pad] * 2 * len(size)}, ceil_mode = 1, count_include_pad = 1> (x)",
+            {"x": (2, 3, *size)},
+            lambda x, average=average, pad=pad: average(x, 3, 2, pad, ceil_mode=True),
+            single=FLOAT_ONLY,
+        )
+        for average, size in (
+            (functional.avg_pool1d, (8,)),
+            (functional.avg_pool2d, (6, 8)),
+            (functional.avg_pool3d, (4, 6, 5)),
+        )
+        for pad in (0, 1)
+    ),
     Case(
         "MaxPool of three dimensions",
         "y = MaxPool <kernel_shape = [2, 2, 2], strides = [2, 2, 2]> (x)",
