@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 import numpy as np
@@ -15,6 +16,9 @@ from poet_onnx.gradients.torch_words import folded_from, is_moved
 from poet_onnx.passes.node_builder import initializer
 
 Array = npt.NDArray[np.generic]
+
+_BY_TF2ONNX = re.compile(r"const_fold_opt__\d+|(?:.*/)?transpose(?:_\d+)?:\d+")
+"""How tf2onnx and TensorFlow name what they turned."""
 
 
 def tie_copies(graph: ir.Graph, own: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -54,7 +58,8 @@ def _is_matrix(value: ir.Value) -> bool:
 def _is_made(value: ir.Value) -> bool:
     """Return whether an exporter named a value, or it is computed, as the names or the exporter say."""
     name = value.name or ""
-    return name.startswith(ANONYMOUS) or bool(folded_from(value)) or is_of_a_node(name) or is_moved(name)
+    is_named = name.startswith(ANONYMOUS) or is_of_a_node(name) or is_moved(name) or _BY_TF2ONNX.fullmatch(name)
+    return bool(is_named or folded_from(value))
 
 
 def _array(value: ir.Value) -> Array:

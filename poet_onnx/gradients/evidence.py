@@ -54,18 +54,25 @@ _CONSTANT = re.compile(r"(?:.*/)?Constant(?:_\d+)?_output_\d+$")
 _LITERAL = re.compile(
     r"(?:.*/)?(?:x|y|Const|zeros|ones)(?:_\d+)?:\d+$"  # TensorFlow's of a number, array or filled state in the program
     r"|(?:.*/)?batchnorm/Rsqrt(?:_\d+)?:\d+$"  # and of a running variance, where Keras has no scale beside it
+    r"|(?:.*/)?MatMul(?:_\d+)?/[ab](?:_\d+)?:\d+$"
     r"|helper\.constant\.\d+$"  # paddle2onnx's of what an operator stands for
-    r"|dpa_scale_\d+$"  # jax2onnx's of the factor of an attention's scores
+    r"|(?:[A-Z][a-z]_[A-Za-z]+cst|transform_matrix)\d*$"  # skl2onnx's of what a step before a network was fitted to
+    r"|dpa_scale_\d+$|eps_\d+$"  # jax2onnx's of the factor of an attention's scores, and of what keeps a root from zero
 )
 """How exporters name what is no variable, but written in the program."""
 
-_FOLDED = re.compile(
-    r".*/(?:add|addv2|sub|mul|div|truediv|realdiv|sqrt|rsqrt|square|exp|pow|reciprocal|biasadd|matmul|strided_slice)(?:_\d+)?:\d+$",
+BY_TENSORFLOW = re.compile(
+    r".*/(?:add|addv2|sub|mul|div|truediv|realdiv|sqrt|rsqrt|square|exp|pow|reciprocal|biasadd|matmul|strided_slice"
+    r"|softplus|sigmoid|tanh|relu|softmax|log|abs|neg|maximum|minimum|mean|sum|tile|broadcastto)(?:_\d+)?:\d+$",
     re.IGNORECASE,
 )
 """How TensorFlow names what it computed of variables or numbers before it wrote a graph: by the operation."""
 
-_NAMED = re.compile(r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$", re.IGNORECASE)
+NAMED = re.compile(
+    r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$"
+    r"|.*/(?:add|mul)(?:_\d+)?/ReadVariableOp(?:_\d+)?:\d+$",  # TensorFlow's of a variable that shifts or scales
+    re.IGNORECASE,
+)
 """Names that frameworks give to weights."""
 
 _STATISTIC = re.compile(r"(?:.*[._])?(?:mean|std|stddev|var|variance)s?(?:_.*)?$", re.IGNORECASE)
@@ -96,8 +103,8 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     name, tensor = value.name or "", value.const_value
     if tensor is None:
         return CONSTANT
-    computed = _COMPUTED.match(name) is not None or _FOLDED.match(name) is not None
-    if not of_torch and not _NAMED.match(name) and (_LITERAL.match(name) or _is_of_formula(value)):
+    computed = _COMPUTED.match(name) is not None or BY_TENSORFLOW.match(name) is not None
+    if not of_torch and not NAMED.match(name) and (_LITERAL.match(name) or _is_of_formula(value)):
         return CONSTANT
     if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
         return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
@@ -106,10 +113,10 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     places = {node.op_type for node, _ in readers}
     if computed and math.prod(shape) <= 1 and places <= {"Add", "Mul"}:
         return PARAMETER if shape and any(_is_only_bias(node, index) for node, index in value.uses()) else CONSTANT
-    if _NAMED.match(name) or not places <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
+    if NAMED.match(name) or not places <= {"Add", "Mul"}:  # whatever its numbers are: large models have many
         is_shift = places <= {"Add"} and _may_be_buffer(name, tensor)
         is_filter = bool(places) and places <= {"Conv", "ConvTranspose"}
-        is_doubtful = of_torch and (is_shift or (is_filter and _is_mirrored(np.asarray(tensor.numpy()))))
+        is_doubtful = of_torch and (is_shift or (is_filter and is_mirrored(np.asarray(tensor.numpy()))))
         return DOUBTFUL if is_doubtful else PARAMETER
     is_buffer = of_torch and (_STATISTIC.match(name) or all(_is_second_bias(node, index) for node, index in readers))
     is_placed = bool(places) and not is_buffer
@@ -142,7 +149,7 @@ def _may_be_buffer(name: str, tensor: ir.TensorProtocol) -> bool:
     return len(tensor.shape) > 1 and name.endswith("_bias") and not np.asarray(tensor.numpy()).any()
 
 
-def _is_mirrored(array: Array) -> bool:
+def is_mirrored(array: Array) -> bool:
     """Return whether each filter is its own mirror, but for signs: as windows, blurs and edges, and no drawn weight.
 
     Zeros are, too, and many a last layer begins with them.
@@ -232,7 +239,7 @@ def _is_formula(node: ir.Node, index: int, number: float) -> bool:
 
 def _scales(node: ir.Node) -> bool:
     is_product = node.op_type in ("Add", "Mul") and node.domain in ONNX_DOMAINS
-    return is_product and any(each is not None and not _is_stored(each) for each in node.inputs)
+    return is_product and any(each is not None and not is_stored(each) for each in node.inputs)
 
 
 def _is_filled(array: Array) -> bool:
@@ -284,11 +291,15 @@ def _is_only_bias(node: ir.Node, index: int) -> bool:
 
 def _is_second_bias(node: ir.Node, index: int) -> bool:
     """Return whether a node adds to what a layer makes that has a bias of its own, scaled or not."""
-    value = node.inputs[1 - index] if node.op_type == "Add" else None
+    return node.op_type == "Add" and has_bias(node.inputs[1 - index])
+
+
+def has_bias(value: ir.Value | None) -> bool:
+    """Return whether a tensor is what a layer makes that has a bias of its own, scaled or not."""
     while value is not None and (layer := unmoved(value).producer()) is not None and layer.domain in ONNX_DOMAINS:
         if layer.op_type in WITH_WEIGHTS:
             return len(layer.inputs) > 2
-        if not _is_by_stored(layer):
+        if not is_by_stored(layer):
             return False
         if layer.op_type == "Add":
             return _is_of_weights(layer.outputs[0])
@@ -300,23 +311,23 @@ def _is_of_weights(value: ir.Value | None) -> bool:
     """Return whether a tensor is what a layer with weights makes, before its bias or scale."""
     while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
         if node.op_type == "MatMul":
-            return any(each is not None and _is_stored(each) for each in node.inputs)
+            return any(each is not None and is_stored(each) for each in node.inputs)
         if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization") or _normalizes(node):
             return True
-        if node.op_type not in MOVES and not _is_by_stored(node):
+        if node.op_type not in MOVES and not is_by_stored(node):
             return False
         value = _first_computed(node)
     return False
 
 
-def _is_by_stored(node: ir.Node) -> bool:
+def is_by_stored(node: ir.Node) -> bool:
     """Return whether a node scales or shifts by what is stored."""
-    return node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
+    return node.op_type in ("Mul", "Add") and any(each is not None and is_stored(each) for each in node.inputs)
 
 
 def _first_computed(node: ir.Node) -> ir.Value | None:
     """Return the first input of a node that is not stored."""
-    return next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
+    return next((each for each in node.inputs if each is not None and not is_stored(each)), None)
 
 
 def _normalizes(node: ir.Node, steps: int = 3) -> bool:
@@ -348,7 +359,7 @@ def unmoved(value: ir.Value) -> ir.Value:
     return value
 
 
-def _is_stored(value: ir.Value) -> bool:
+def is_stored(value: ir.Value) -> bool:
     """Return whether a tensor is an initializer, or one that is turned."""
     origin = unmoved(value)
     node = origin.producer()

@@ -19,6 +19,7 @@ from poet_onnx.gradients.constant_weights import inputs_at, lift_weights
 from poet_onnx.gradients.copies import tie_copies
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, is_of_sines, may_be_untrained, verdict
 from poet_onnx.gradients.folded import warn_of_made
+from poet_onnx.gradients.given_numbers import given
 from poet_onnx.gradients.merged import part_biases, part_merged
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
@@ -205,6 +206,8 @@ def _judge(value: ir.Value, words: TorchWords | None, *, of_torch: bool) -> str:
         if words.is_parameter(value):
             return PARAMETER
     found = verdict(value, of_torch=of_torch)
+    if found == PARAMETER and words is None:
+        found = given(value)
     return "may be a parameter or a constant" if found == DOUBTFUL else found
 
 

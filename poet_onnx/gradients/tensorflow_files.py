@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from poet_onnx.errors import quoted
-from poet_onnx.gradients.evidence import MOVES, WITH_WEIGHTS, is_drawn, unmoved
+from poet_onnx.gradients.evidence import BY_TENSORFLOW, MOVES, RECURRENT, WEIGHTS, WITH_WEIGHTS, is_drawn, unmoved
 from poet_onnx.gradients.merged import weight_beside
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 WRITER = "tf2onnx"
 """How its files name who made them."""
 
-_FOLDED = ("/batchnorm/", "/merged_input")
-"""What names of numbers have in them that TensorFlow computed of a batch normalization."""
+_FOLDED = ("/batchnorm/", "/merged_input", "_fused_bn")
+"""What names of numbers have in them that TensorFlow, or tf2onnx, computed of a batch normalization."""
+
+_VARIABLE = "ReadVariableOp"
+"""What names have in them of numbers that are a variable's own, in a layer normalization, too."""
 
 _OTHERWISE = "give each tiny numbers of its own before the export (docs/exporters.md, 'TensorFlow')"
 
@@ -30,13 +33,22 @@ def warn_of_losses(model: ir.Model, trained: Sequence[str], warn: Callable[[str]
     """
     if model.producer_name != WRITER:
         return
-    folded = [name for name in trained if any(word in name for word in _FOLDED)]
+    others = [name for name in trained if _VARIABLE not in name]
+    folded = [name for name in others if any(word in name for word in _FOLDED)]
     if folded:
         warn(
             f"{quoted(folded, 1)} was computed by TensorFlow, which folds batch normalizations for inference: what is"
             " trained is the product of their scales with what stands before, and the sum of their shifts. It moves"
             " otherwise than in Keras, and no statistics move."
         )
+    computed = [name for name in others if BY_TENSORFLOW.match(name) and name not in folded]
+    if computed:
+        warn(
+            f"TensorFlow computed {quoted(computed, 3)} before it wrote the file: that is trained in place of the"
+            " variables that it was computed of, or as one. Name it with --freeze (in Python freeze=) where it stands"
+            " still; a weight under a function of its own trains right from torch (poet_onnx.torch.export)."
+        )
+    _warn_of_zeros(model.graph, trained, warn)
     names = set(trained)
     alone = [
         weight.name
@@ -62,6 +74,30 @@ def warn_of_losses(model: ir.Model, trained: Sequence[str], warn: Callable[[str]
             f"{quoted(merged, 1)} is read at several places and trained as one, for tf2onnx merges tensors of equal"
             f" numbers: if Keras trains several, {_OTHERWISE}."
         )
+
+
+def _warn_of_zeros(graph: ir.Graph, trained: Sequence[str], warn: Callable[[str], None]) -> None:
+    """Warn of biases that tf2onnx gives to recurrent layers that have none."""
+    zeros = [
+        name
+        for name in trained
+        if (tensor := graph.initializers[name].const_value) is not None
+        if _is_recurrent_bias(graph.initializers[name]) and not tensor.numpy().any()
+    ]
+    if zeros:
+        warn(
+            f"{quoted(zeros, 1)} is a recurrent layer's bias of zeros: name it with --freeze (in Python freeze=) where"
+            " Keras has none (use_bias=False)."
+        )
+
+
+def _is_recurrent_bias(value: ir.Value) -> bool:
+    """Return whether recurrent layers alone read a tensor as their biases, or as the first half of them."""
+    return bool(value.uses()) and all(
+        (node.op_type in RECURRENT and at == WEIGHTS[node.op_type][-1])
+        or (node.op_type == "Concat" and _is_recurrent_bias(node.outputs[0]))
+        for node, at in value.uses()
+    )
 
 
 def _is_part(value: ir.Value) -> bool:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from poet_onnx.adapters.lora import ADAPTER_NAMES
 from poet_onnx.errors import InputError
 from poet_onnx.files.values import kind_of
+from poet_onnx.gradients.module_names import ANONYMOUS
 from poet_onnx.torch.naming import named_tensors
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.session import TrainingSession
@@ -42,6 +43,12 @@ def load_trained(module: nn.Module, source: TrainingSession | Source) -> None:
             raise InputError(
                 f"{type(module).__name__} has no adapter '{name}': give the session that trained it, which adds it to"
                 " its weight, or write them with export_adapter for PEFT."
+            )
+        if name not in tensors and name.startswith(ANONYMOUS):
+            raise InputError(
+                f"'{name}' is a weight that torch's exporter turned and named itself, so that nothing says which one of"
+                f" {type(module).__name__} it is: export the module by poet_onnx.torch.export, or with optimize=False"
+                " (dynamo) or do_constant_folding=False (legacy)."
             )
         if name not in tensors:
             raise InputError(f"{type(module).__name__} has no '{name}', which was trained: give the module exported.")

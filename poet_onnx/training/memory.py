@@ -56,7 +56,7 @@ class Memory:
             if name not in values:
                 raise InputError(
                     f"The gradient of '{name}' is accumulated, but there is no value in the parameters that were given "
-                    "of that name."
+                    "of that name: if it was frozen before, add that of the file beside the new model (docs/guide.md)."
                 )
         for name in (*description.stored, *description.constants):
             self.arrays[handle_name(name)] = aligned((1,), np.int64)

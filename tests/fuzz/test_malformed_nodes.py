@@ -42,7 +42,10 @@ VALUES: list[Any] = [0, -1, -(2**31), 2**31, 2**62, [], [1], [-1, 2**62], [0] * 
 def model(node: onnx.NodeProto, x: tuple[int, ...] = X, opset: int = 17) -> onnx.ModelProto:
     """Return a model of a node behind a product with a parameter."""
     initializers = [
-        *(helper.make_tensor(name, 1, shape, [0.5] * math.prod(shape)) for name, shape in SHAPES.items()),
+        *(
+            helper.make_tensor(name, 1, shape, np.linspace(0.1, 0.9, math.prod(shape)))
+            for name, shape in SHAPES.items()
+        ),
         helper.make_tensor("one", 1, [6], [1.0] * 6),
         helper.make_tensor("weight", 1, [1], [2.0]),
         helper.make_tensor("i", 7, [1, 2], [0, 1]),

@@ -396,6 +396,7 @@ def test_instance_normalizations_train_as_the_refusal_says(tracked: bool, export
     [
         ({"scores.weight": np.zeros((3, 5), np.float32)}, r"'scores.weight' has shape \[3, 5\], but \[3, 4\] in Net"),
         ({"scores.bias": np.ones(3, np.float32), "other": np.ones(3, np.float32)}, "Net has no 'other'"),
+        ({"val_0": np.ones(3, np.float32)}, "'val_0' is a weight that torch's exporter turned .* optimize=False"),
         ({}, "nothing that was trained"),
     ],
 )
