@@ -239,7 +239,7 @@ def _is_formula(node: ir.Node, index: int, number: float) -> bool:
 
 def _scales(node: ir.Node) -> bool:
     is_product = node.op_type in ("Add", "Mul") and node.domain in ONNX_DOMAINS
-    return is_product and any(each is not None and not is_stored(each) for each in node.inputs)
+    return is_product and any(each is not None and not _is_stored(each) for each in node.inputs)
 
 
 def _is_filled(array: Array) -> bool:
@@ -303,7 +303,7 @@ def has_bias(value: ir.Value | None) -> bool:
             return False
         if layer.op_type == "Add":
             return _is_of_weights(layer.outputs[0])
-        value = _first_computed(layer)
+        value = first_computed(layer)
     return False
 
 
@@ -311,23 +311,23 @@ def _is_of_weights(value: ir.Value | None) -> bool:
     """Return whether a tensor is what a layer with weights makes, before its bias or scale."""
     while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
         if node.op_type == "MatMul":
-            return any(each is not None and is_stored(each) for each in node.inputs)
+            return any(each is not None and _is_stored(each) for each in node.inputs)
         if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization") or _normalizes(node):
             return True
         if node.op_type not in MOVES and not is_by_stored(node):
             return False
-        value = _first_computed(node)
+        value = first_computed(node)
     return False
 
 
 def is_by_stored(node: ir.Node) -> bool:
     """Return whether a node scales or shifts by what is stored."""
-    return node.op_type in ("Mul", "Add") and any(each is not None and is_stored(each) for each in node.inputs)
+    return node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
 
 
-def _first_computed(node: ir.Node) -> ir.Value | None:
+def first_computed(node: ir.Node) -> ir.Value | None:
     """Return the first input of a node that is not stored."""
-    return next((each for each in node.inputs if each is not None and not is_stored(each)), None)
+    return next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
 
 
 def _normalizes(node: ir.Node, steps: int = 3) -> bool:
@@ -359,7 +359,7 @@ def unmoved(value: ir.Value) -> ir.Value:
     return value
 
 
-def is_stored(value: ir.Value) -> bool:
+def _is_stored(value: ir.Value) -> bool:
     """Return whether a tensor is an initializer, or one that is turned."""
     origin = unmoved(value)
     node = origin.producer()

@@ -16,6 +16,7 @@ from poet_onnx.gradients.evidence import (
     MOVES,
     NAMED,
     PARAMETER,
+    first_computed,
     has_bias,
     is_by_stored,
     is_mirrored,
@@ -26,6 +27,9 @@ from poet_onnx.graph.shapes import Array
 
 _OF_A_VARIABLE = ("/ReadVariableOp", "/embedding_lookup/")
 """What names of tf2onnx have in them of numbers that TensorFlow calls a variable."""
+
+_LOOKED_AT = 64
+"""Numbers in a row that are read before all of them: large models have many."""
 
 _LIMITS = ("Min", "Max")
 _SCALES = ("Add", "Sub", "Mul", "Div")
@@ -63,14 +67,13 @@ def _is_given(node: ir.Node, index: int, array: Array) -> bool:
 
 def _is_of_input(value: ir.Value | None) -> bool:
     """Return whether a tensor is what the model is given, moved, scaled or shifted at most."""
-    while value is not None and not value.is_graph_input():
-        node = unmoved(value).producer()
+    while value is not None:
+        value = unmoved(value)
+        node = value.producer()
         if node is None:
-            return unmoved(value).is_graph_input()
-        if not is_by_stored(node):
-            return False
-        value = next((each for each in node.inputs if each is not None and not unmoved(each).is_initializer()), None)
-    return value is not None
+            return value.is_graph_input()
+        value = first_computed(node) if is_by_stored(node) else None
+    return False
 
 
 def _is_result(value: ir.Value) -> bool:
@@ -85,11 +88,15 @@ def _is_result(value: ir.Value) -> bool:
 
 def _is_never_drawn(array: Array) -> bool:
     """Return whether a matrix is one that no layer begins with: symmetric or a selection; some try out filled ones."""
-    if array.ndim != 2 or array.min() == array.max():
+    if array.ndim != 2:
         return False
-    is_symmetric = array.shape[0] == array.shape[1] > 2 and np.array_equal(array, array.T)
-    return is_symmetric or _is_of_zeros_and_ones(array)
+    corner, is_square = array[:_LOOKED_AT, :_LOOKED_AT], array.shape[0] == array.shape[1] > 2
+    is_symmetric = is_square and np.array_equal(corner, corner.T) and np.array_equal(array, array.T)
+    return (is_symmetric and array.min() < array.max()) or _is_of_zeros_and_ones(array)
 
 
 def _is_of_zeros_and_ones(array: Array) -> bool:
-    return array.size > 1 and array.min() == 0 and array.max() == 1 and bool(np.isin(array, (0, 1)).all())
+    """Return whether an array has zeros, ones and nothing else."""
+    if not np.isin(array.reshape(-1)[:_LOOKED_AT], (0, 1)).all():
+        return False
+    return bool(array.min() == 0 and array.max() == 1 and np.isin(array, (0, 1)).all())
