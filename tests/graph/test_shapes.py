@@ -222,9 +222,15 @@ HEAD = '<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>'
 def test_unknown_sizes_and_operators_are_named() -> None:
     sentence = refuse(HEAD + "g (float[4] x) => (int64[1, n] y) { [find] y = NonZero(x) }")
     assert sentence.startswith("The size of tensor 'y', made by node 'find' (operator NonZero), is not known")
-    assert "'y' (operator Frobnicate) is unknown in ONNX opset 15" in refuse(
-        HEAD + "g (float[4] x) => (float[] y) { y = Frobnicate(x) }"
+    normalized = '<ir_version: 8, opset_import: ["" : 15, "ai.onnx.ml" : 3]> g (float[4, 3] x) => (float[4, n] y) {'
+    sentence = refuse(normalized + " z = ai.onnx.ml.Normalizer (x) y = Relu (z) }")
+    assert sentence.endswith("with the sizes of what its operators make, or without such nodes.")
+    sentence = refuse(HEAD + "g (float[4] x) => (float[] y) { y = Frobnicate(x) }")
+    assert "'y' (operator Frobnicate) is unknown in ONNX opset 15" in sentence
+    assert sentence.endswith(
+        "ONNX has none of that name: write it by others where the network is defined, and export that."
     )
+    assert refuse(HEAD + "g (float[4] x) => (float[] y) { y = Swish(x) }").endswith("export it with a newer opset.")
     assert "imports no version of domain 'elsewhere'" in refuse(
         HEAD + "g (float[4] x) => (float[4] y) { y = elsewhere.Op(x) }"
     )

@@ -27,6 +27,10 @@ from poet_onnx.graph.shapes.declared import (
 from poet_onnx.graph.shapes.inferred import Earlier, Inferred, Look, look_of
 from poet_onnx.graph.shapes.schemas import Schemas
 
+_SIZES_OF_TORCH = "static shapes; where it has them, torch's dynamo exporter tells more sizes than the legacy one"
+_SIZES_OF_OTHERS = "the sizes of what its operators make, or without such nodes"
+"""What to export a model with where a size is unknown: of ONNX's operators, and of those of other domains."""
+
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
 """Attributes that are the same where their values are."""
 
@@ -154,8 +158,8 @@ class _Inference:
             if kind is None:
                 raise InputError(
                     f"The size of tensor '{value.name}', made by {describe(node)}, is not known before the step runs:"
-                    " export the model with static shapes; where it has them, torch's dynamo exporter tells more sizes"
-                    f" than the legacy one.{in_torch([node.op_type])}"
+                    f" export the model with {_SIZES_OF_TORCH if node.domain in ONNX_DOMAINS else _SIZES_OF_OTHERS}."
+                    f"{in_torch([node.op_type])}"
                 )
             check_size(f"Tensor '{value.name}', made by {describe(node)},", kind)
             self._check_declared(value, kind, node)

@@ -61,10 +61,19 @@ class Schemas:
             where = f"domain '{node.domain}'" if domain else f"ONNX opset {version}"
             raise InputError(
                 f"The operator of {describe(node)} is unknown in {where}, and the model does not declare what it makes:"
-                " export it with the shapes of all values."
+                f" {_advice(domain, node.op_type)}."
             )
         return schema
 
     def _import(self, node: ir.Node) -> tuple[str, int | None]:
         domain = "" if node.domain in ONNX_DOMAINS else node.domain
         return domain, self._opsets.get(node.domain, self._opsets.get(domain))
+
+
+def _advice(domain: str, op_type: str) -> str:
+    """Return what to do about an operator that is unknown."""
+    if domain:
+        return "export it with the shapes of all values"
+    if onnx.defs.has(op_type):
+        return "export it with a newer opset"
+    return "ONNX has none of that name: write it by others where the network is defined, and export that"
