@@ -51,7 +51,7 @@ class InlineFunctions(InPlacePass):
         """Inline all calls.
 
         Raises:
-            InputError: a function has the name of an operator, which ONNX Runtime runs in its place.
+            InputError: a function has the name of an operator, which ONNX Runtime runs in its place, or another opset.
         """
         if not model.functions:
             return PassResult(model, modified=False)
@@ -61,12 +61,34 @@ class InlineFunctions(InPlacePass):
                 f"The model has a function of its own with the name of an operator, {quoted(hidden)}: ONNX leaves open "
                 "which of both is meant, and ONNX Runtime runs its own. Rename the function and its calls."
             )
+        _check_opsets(model)
+        for owner in (model.graph, *model.functions.values()):
+            for node in owner:
+                called = model.functions.get(node.op_identifier())
+                if called is not None and len(node.outputs) < len(called.outputs):
+                    node.resize_outputs(len(called.outputs))  # those that nobody reads may be left out
         return PassResult(model, modified=InlinePass()(model).modified)
 
     def ensures(self, model: ir.Model) -> None:
         """No functions are left."""
         if model.functions:
             raise PostconditionError(f"{len(model.functions)} functions are left")
+
+
+def _check_opsets(model: ir.Model) -> None:
+    """Check that a model and its functions are of one opset.
+
+    Raises:
+        InputError: a function has another one.
+    """
+    version = model.opset_imports.get("")
+    for (_, name, _), function in model.functions.items():
+        its = function.opset_imports.get("", version)
+        if its != version:
+            raise InputError(
+                f"Function '{name}' is of ONNX opset {its}, and the model of {version}: give both one opset, in which"
+                " the function's nodes mean the same."
+            )
 
 
 def _is_operator(domain: str, name: str) -> bool:

@@ -227,6 +227,25 @@ def test_functions_are_inlined() -> None:
     assert not InlineFunctions()(model).modified
 
 
+def test_a_call_may_leave_out_what_nobody_reads_of_a_function() -> None:
+    head = HEAD.replace('"" : 15', '"" : 15, "own" : 1')
+    text = """g (float[8] x) => (float[8] y) { y = own.Both(x) }
+        <domain: "own", opset_import: ["" : 15]> Both (a) => (b, c) { b = Add(a, a) c = Neg(b) }"""
+    model = ir.from_proto(onnx.parser.parse_model(head + text))
+    InlineFunctions()(model)
+    assert [node.op_type for node in model.graph] == ["Add", "Neg"]
+    assert model.graph.outputs[0].producer() is model.graph[0]
+
+
+def test_a_function_of_another_opset_is_named() -> None:
+    head = HEAD.replace('"" : 15', '"" : 15, "own" : 1')
+    text = """g (float[8] x) => (float[8] y) { y = own.Twice(x) }
+        <domain: "own", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }"""
+    model = ir.from_proto(onnx.parser.parse_model(head + text))
+    with pytest.raises(InputError, match="Function 'Twice' is of ONNX opset 13, and the model of 15: give both one"):
+        InlineFunctions()(model)
+
+
 @pytest.mark.parametrize(("domain", "name"), [("", "Relu"), ("com.microsoft", "Gelu")])
 def test_a_function_with_the_name_of_an_operator_is_refused(domain: str, name: str) -> None:
     """ONNX Runtime runs its own operator in its place."""
