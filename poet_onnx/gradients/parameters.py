@@ -20,7 +20,7 @@ from poet_onnx.gradients.copies import tie_copies
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, is_of_sines, may_be_untrained, verdict
 from poet_onnx.gradients.folded import warn_of_made
 from poet_onnx.gradients.given_numbers import given
-from poet_onnx.gradients.merged import part_biases, part_merged
+from poet_onnx.gradients.merged import part_biases, part_merged, weight_beside
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
@@ -172,6 +172,8 @@ def find_parameters(
         _warn_of_named([real[name] for name in trained], absent, words, judge, warn)
     for name in trained:
         _check_finite(real[name])
+    if words is None:
+        _warn_of_biases([real[name] for name in trained], warn)
     if only is None:
         _warn_of_sines([name for name in trained if is_of_sines(real[name])], warn)
     warn_of_made(model, trained, real, warn, is_told=words is not None, is_named=only is not None)
@@ -296,6 +298,18 @@ def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
             warn(
                 f"'{value.name}' belongs to {len(readers)} normalizations, such as '{min(readers, key=str)}', and is"
                 " trained as one: if it should not be, export the model without optimization (optimize=False)."
+            )
+            return
+
+
+def _warn_of_biases(trained: Iterable[ir.Value], warn: Callable[[str], None]) -> None:
+    """Warn of a bias that layers of other weights have: programs that optimize a file merge equal ones."""
+    for value in trained:
+        layers = {weight_beside(node, index) for node, index in value.uses()}
+        if len(layers) > 1 and "" not in layers and sum(size > 1 for size in _shape(value)) <= 1:
+            warn(
+                f"'{value.name}' is the bias of {len(layers)} layers of other weights, and is trained as one: if it is"
+                " not one in the network, give the file as it was exported."
             )
             return
 

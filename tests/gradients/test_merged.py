@@ -67,6 +67,17 @@ def test_equal_biases_are_of_the_weights_beside_them(bias: np.ndarray) -> None:
         assert trained(keras(f"{first} e = MatMul(h, v) y = Add(e, d)", c=bias)) == {"w", "v", "c", "d"}
 
 
+@pytest.mark.parametrize("train", [None, "*"])
+def test_a_bias_that_another_program_merged_is_told(train: str | None) -> None:
+    """An optimizer for inference makes one of equal tensors, and leaves no Identity that tells."""
+    body = "a = MatMul(x, w) b = Add(a, c) h = Tanh(b) e = MatMul(h, v) y = Add(e, c)"
+    with pytest.warns(PoetWarning, match="'onnx::c' is the bias of 2 layers of other weights, and is trained as one"):
+        assert trained(keras(body, c=ZEROS), train=train) == {"w", "v", "c"}
+    again = body.replace("MatMul(h, v)", "MatMul(h, w)")  # one layer at two places
+    assert trained(keras(again, c=ZEROS), train=train) == {"w", "c"}
+    trained(keras(body, c=ZEROS), freeze="onnx::c")
+
+
 def test_the_bias_of_a_single_unit_is_trained() -> None:
     body = "a = MatMul(x, t) s = Cast <to = 1> (a) b = Add(s, c) y = Mul(b, x)"
     one = {"t": DRAWN["w"][:, :1].copy(), "c": np.zeros(1, np.float32)}
