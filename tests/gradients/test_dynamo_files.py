@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -416,3 +417,13 @@ def test_tokens_that_see_nothing_have_torchs_attention(
     torch.manual_seed(0)
     is_seen = torch.tensor([[False, False, True], [True, True, True]])  # padding on the left
     assert_is_torchs(Looking(attend), torch.randn(2, 3, 4) / 2, is_seen, optimize=optimize)
+
+
+def test_of_two_limits_the_exporter_writes_one_unless_it_does_not_optimize(tmp_path: Path) -> None:
+    module = Weighed(lambda y, w: y.clamp(-1, 1) * y.clamp(-2, 2) * w, torch.tensor(0.7))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (X,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    with pytest.raises(InputError, match=r"is not there when node .* exporter with optimize=False\.$"):
+        poet_onnx.train_graph(tmp_path / "net.onnx", loss="mse")
+    assert_is_torchs(module, optimize=False)

@@ -221,7 +221,7 @@ def _check_there(values: Iterable[ir.Value | None], there: Set[ir.Value], reader
         if value is not None and value not in there:
             raise InputError(
                 f"Tensor '{value.name}' is not there when {reader}: it is no input, no initializer, and no node before "
-                "makes it; export the model again."
+                "makes it; export the model again, from torch's dynamo exporter with optimize=False."
             )
 
 
