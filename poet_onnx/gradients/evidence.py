@@ -51,10 +51,13 @@ _COMPUTED = re.compile(
 _CONSTANT = re.compile(r"(?:.*/)?Constant(?:_\d+)?_output_\d+$")
 """How torch's legacy exporter names what a Constant node makes; parameters are initializers there."""
 
+VARIABLE = "ReadVariableOp"
+"""What names of tf2onnx have in them of numbers that are a variable's own."""
+
 _LITERAL = re.compile(
     r"(?:.*/)?(?:x|y|Const|zeros|ones)(?:_\d+)?:\d+$"  # TensorFlow's of a number, array or filled state in the program
     r"|(?:.*/)?batchnorm/Rsqrt(?:_\d+)?:\d+$"  # and of a running variance, where Keras has no scale beside it
-    r"|(?:.*/)?MatMul(?:_\d+)?/[ab](?:_\d+)?:\d+$"
+    r"|(?:.*/)?MatMul(?:_\d+)?/[ab](?:_\d+)?:\d+$"  # of a matrix that a product has
     r"|helper\.constant\.\d+$"  # paddle2onnx's of what an operator stands for
     r"|(?:[A-Z][a-z]_[A-Za-z]+cst|transform_matrix)\d*$"  # skl2onnx's of what a step before a network was fitted to
     r"|dpa_scale_\d+$|eps_\d+$"  # jax2onnx's of the factor of an attention's scores, and of what keeps a root from zero
@@ -70,7 +73,7 @@ BY_TENSORFLOW = re.compile(
 
 NAMED = re.compile(
     r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$"
-    r"|.*/(?:add|mul)(?:_\d+)?/ReadVariableOp(?:_\d+)?:\d+$",  # TensorFlow's of a variable that shifts or scales
+    rf"|.*/(?:add|mul)(?:_\d+)?/{VARIABLE}(?:_\d+)?:\d+$",  # TensorFlow's of a variable that shifts or scales
     re.IGNORECASE,
 )
 """Names that frameworks give to weights."""

@@ -16,6 +16,7 @@ from poet_onnx.gradients.evidence import (
     MOVES,
     NAMED,
     PARAMETER,
+    VARIABLE,
     first_computed,
     has_bias,
     is_by_stored,
@@ -25,7 +26,7 @@ from poet_onnx.gradients.evidence import (
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Array
 
-_OF_A_VARIABLE = ("/ReadVariableOp", "/embedding_lookup/")
+_OF_A_VARIABLE = (VARIABLE, "/embedding_lookup/")
 """What names of tf2onnx have in them of numbers that TensorFlow calls a variable."""
 
 _LOOKED_AT = 64

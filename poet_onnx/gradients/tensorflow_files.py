@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from poet_onnx.errors import quoted
-from poet_onnx.gradients.evidence import BY_TENSORFLOW, MOVES, RECURRENT, WEIGHTS, WITH_WEIGHTS, is_drawn, unmoved
+from poet_onnx.gradients.evidence import (
+    BY_TENSORFLOW,
+    MOVES,
+    RECURRENT,
+    VARIABLE,
+    WEIGHTS,
+    WITH_WEIGHTS,
+    is_drawn,
+    unmoved,
+)
 from poet_onnx.gradients.merged import weight_beside
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
@@ -16,9 +25,6 @@ WRITER = "tf2onnx"
 
 _FOLDED = ("/batchnorm/", "/merged_input", "_fused_bn")
 """What names of numbers have in them that TensorFlow, or tf2onnx, computed of a batch normalization."""
-
-_VARIABLE = "ReadVariableOp"
-"""What names have in them of numbers that are a variable's own, in a layer normalization, too."""
 
 _OTHERWISE = "give each tiny numbers of its own before the export (docs/exporters.md, 'TensorFlow')"
 
@@ -33,7 +39,7 @@ def warn_of_losses(model: ir.Model, trained: Sequence[str], warn: Callable[[str]
     """
     if model.producer_name != WRITER:
         return
-    others = [name for name in trained if _VARIABLE not in name]
+    others = [name for name in trained if VARIABLE not in name]  # a layer normalization has such, too
     folded = [name for name in others if any(word in name for word in _FOLDED)]
     if folded:
         warn(
