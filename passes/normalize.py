@@ -124,8 +124,19 @@ class FoldConstants(InPlacePass):
     """Turn Constant nodes into initializers, which is how ONNX Runtime holds them."""
 
     def call(self, model: ir.Model) -> PassResult:
-        """Lift all constants; one that is a graph output stays."""
+        """Lift all constants; one that is a graph output stays.
+
+        The constant of a function that was called twice is one tensor, as it was: it may be a weight.
+        """
+        initializers = model.graph.initializers
+        known = set(initializers)
         result = LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        firsts: dict[int, ir.Value] = {}
+        for name, value in [each for each in initializers.items() if each[0] not in known]:
+            first = firsts.setdefault(id(value.const_value), value)
+            if first is not value and not value.is_graph_output():
+                value.replace_all_uses_with(first)
+                del initializers[name]
         return PassResult(model, modified=result.modified)
 
     def ensures(self, model: ir.Model) -> None:

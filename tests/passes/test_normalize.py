@@ -227,6 +227,22 @@ def test_functions_are_inlined() -> None:
     assert not InlineFunctions()(model).modified
 
 
+def test_the_constant_of_a_function_that_is_called_twice_is_one_tensor() -> None:
+    """It may be a weight: as two it would be trained apart."""
+    head = HEAD.replace('"" : 15', '"" : 15, "own" : 1')
+    text = """g (float[2] x) => (float[2] y) { a = own.Scaled(x) b = own.Scaled(a)
+          c = Constant<value = float[2] {3.0, 5.0}>() y = Mul(b, c) }
+        <domain: "own", opset_import: ["" : 15]> Scaled (a) => (b) {
+          c = Constant<value = float[2] {3.0, 5.0}>() b = Mul(a, c) }"""
+    model = ir.from_proto(onnx.parser.parse_model(head + text))
+    InlineFunctions()(model)
+    FoldConstants()(model)
+    first, second, third = (node.inputs[1] for node in model.graph)
+    assert first is second
+    assert third is not first
+    assert len(model.graph.initializers) == 2
+
+
 def test_a_call_may_leave_out_what_nobody_reads_of_a_function() -> None:
     head = HEAD.replace('"" : 15', '"" : 15, "own" : 1')
     text = """g (float[8] x) => (float[8] y) { y = own.Both(x) }
