@@ -158,8 +158,8 @@ def verify(**given: Any) -> None:
     Every output and every updated buffer must have the same bits, the nodes must run in the file's order, and the
     measured memory peak must be the predicted one, within the budget. Exit code 1 if anything is wrong.
 
-    With --process REWRITTEN alone is trained, as a program of yours would: what the whole process takes must keep to
-    the RAM budget, to which its memory is limited.
+    With --process REWRITTEN alone is trained, as a program of yours would, and evaluated with the graph that `rewrite`
+    wrote beside it, if any: what the whole process takes must keep to the RAM budget, to which its memory is limited.
 
     With --gradients ORIGINAL alone is run, whatever made it: the gradient of every parameter must be the derivative of
     its loss, taken by differences in double precision. Exit code 4 if none is wrong, but some remain undecided.

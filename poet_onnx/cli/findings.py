@@ -100,7 +100,8 @@ def process_run_lines(run: ProcessRun) -> Iterator[str]:
             f", and {bytes_text(run.unplanned_bytes)} of an optimizer outside the plan" if run.unplanned_bytes else ""
         )
         measured = f"{bytes_text(run.measured_bytes)} measured"
-        yield f"process peak of {run.steps} steps: {measured}{promised}{besides}; {budget}"
+        done = f"{run.steps} steps{' and an evaluation' if run.has_evaluated else ''}"
+        yield f"process peak of {done}: {measured}{promised}{besides}; {budget}"
 
 
 def _verdict(good: bool) -> str:

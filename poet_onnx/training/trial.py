@@ -1,6 +1,7 @@
 """A training process to be looked at from outside: `python -m poet_onnx.training.trial JOB`.
 
-It imports what a user's training does and nothing else, trains some steps, and writes what it took as JSON on stdout.
+It imports what a user's training does and nothing else, trains some steps, evaluates a batch, and writes what it took
+as JSON on stdout.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ STACK_BYTES = 8 << 20
 
 
 def main(job: Mapping[str, Any]) -> dict[str, object]:
-    """Train.
+    """Train and evaluate.
 
     Args:
-        job: `model` and `parameters`, files; `plan_bytes`, budget of the plan, or None for the only one; `steps`;
-            `threads`; `page_dir` and `store`, folders or None; `dims`, sizes of what a batch leaves open; `ranges`,
-            lowest and highest integer by input; `budget_bytes`, to which RLIMIT_DATA is set, or None.
+        job: `model` and `parameters`, files; `eval_model`, a file or None; `plan_bytes`, budget of the plan, or None
+            for the only one; `steps`; `threads`; `page_dir` and `store`, folders or None; `dims`, sizes of what a batch
+            leaves open; `ranges`, lowest and highest integer by input; `budget_bytes`, to which RLIMIT_DATA is set, or
+            None.
 
     Returns:
         What the kernel counts, in bytes: resident once all is imported, at most until then, until all is loaded, and
@@ -45,6 +47,7 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
     if job["budget_bytes"] is not None:
         _limit_data(job["budget_bytes"], job["threads"])
     places = {"page_dir": job["page_dir"], "store": job["store"], "budget": job["plan_bytes"]}
+    places["eval_model"] = job["eval_model"]
     session = TrainingSession(job["model"], job["parameters"], threads=job["threads"], **places)
     load_peak_bytes = status_bytes("VmHWM")
     generator = np.random.default_rng(0)
@@ -55,13 +58,16 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
         session.step(batch)
         seconds.append(time.perf_counter() - begun)
         peaks.append(status_bytes("VmHWM"))
+    if job["eval_model"] is not None:
+        session.eval()
+        session.step(batch)
     runtime = installed_runtime()
     return {
         "runtime": f"{runtime.distribution} {runtime.version}",
         "imported_bytes": imported_bytes,
         "import_peak_bytes": import_peak_bytes,
         "load_peak_bytes": load_peak_bytes,
-        "peak_bytes": max(peaks, default=load_peak_bytes),
+        "peak_bytes": status_bytes("VmHWM"),
         "step_peaks_bytes": peaks,
         "resident_bytes": dict(session.resident_bytes),
         "step_seconds": seconds,

@@ -68,7 +68,8 @@ def verify_process(
 ) -> ProcessRun:
     """Train a rewritten model in a fresh process and check that it keeps to its RAM budget.
 
-    The process trains as `poet_onnx.TrainingSession` does, with random parameters from a file and random batches. Its
+    The process trains as `poet_onnx.TrainingSession` does, with random parameters from a file and random batches. At
+    the end it evaluates a batch, if the evaluation graph that `rewrite` writes is beside the rewritten model. Its
     memory is limited to the budget: by a cgroup of its own where one can be made, else by RLIMIT_DATA. What a cgroup
     counts leaves out pages of libraries that other processes use too, so the peak that the kernel noted (VmHWM) must
     keep to the budget besides.
@@ -100,7 +101,7 @@ def verify_process(
         job["store"] = os.fspath(Path(folder, "store")) if job["store"] is not None else None
         del model
         trial = train(job, budget)
-    return _judged(trial, budget, settings.process, steps)
+    return _judged(trial, job, budget, settings.process)
 
 
 def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -> TrainingGraph:
@@ -161,9 +162,11 @@ def training_job(
     described = Description.of_metadata(model.metadata_props)
     family = PlanFamily.of_metadata(model.metadata_props)
     has_store = described is not None and described.has_store
+    _, evaluation = files_beside(path)
     return {
         "model": os.fspath(path),
         "parameters": os.fspath(parameters),
+        "eval_model": os.fspath(evaluation) if evaluation.exists() else None,
         "steps": steps,
         "threads": threads or settings.threads,
         "plan_bytes": family.budget_bytes if family is not None and family.is_largest else None,
@@ -228,7 +231,7 @@ def _join(group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
-def _judged(trial: Trial, budget_bytes: int | None, predicted: Mapping[str, int], steps: int) -> ProcessRun:
+def _judged(trial: Trial, job: Mapping[str, Any], budget_bytes: int | None, predicted: Mapping[str, int]) -> ProcessRun:
     runtime, problems = installed_runtime(), []
     figures = trial.figures or {}
     kept = figures.get("resident_bytes", {})
@@ -237,7 +240,7 @@ def _judged(trial: Trial, budget_bytes: int | None, predicted: Mapping[str, int]
     measured = int(figures["peak_bytes"]) if figures else None
     if measured is None:
         under = "" if budget_bytes is None else f" with a budget of {budget_bytes:,} bytes ({trial.limit})"
-        problems.append(f"The process did not train its {steps} steps{under}: {trial.ending}.")
+        problems.append(f"The process did not train its {job['steps']} steps{under}: {trial.ending}.")
     elif budget_bytes is not None and measured > budget_bytes:
         problems.append(
             f"The process took {measured:,} bytes, {measured - budget_bytes:,} more than its budget of "
@@ -247,7 +250,8 @@ def _judged(trial: Trial, budget_bytes: int | None, predicted: Mapping[str, int]
         passed=not problems,
         problems=tuple(problems),
         runtime=f"{runtime.distribution} {runtime.version}",
-        steps=steps,
+        steps=job["steps"],
+        has_evaluated=bool(figures) and job["eval_model"] is not None,
         limit=trial.limit,
         budget_bytes=budget_bytes,
         predicted_bytes=sum(predicted.values()),

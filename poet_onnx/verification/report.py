@@ -68,6 +68,7 @@ class ProcessRun(_Checked):
         problems: what is wrong, a sentence each.
         runtime: distribution and version of the ONNX Runtime that trained.
         steps: that it trained.
+        has_evaluated: a batch, after its steps.
         limit: what held it to the budget: a "memory cgroup" of its own, or "RLIMIT_DATA"; empty without a budget.
         budget_bytes: bound on the process; None if there is none.
         predicted_bytes: its peak, by the rewritten model; 0 if that does not tell.
@@ -81,6 +82,7 @@ class ProcessRun(_Checked):
     problems: tuple[str, ...]
     runtime: str
     steps: int
+    has_evaluated: bool
     limit: str
     budget_bytes: int | None
     predicted_bytes: int

@@ -265,6 +265,7 @@ def test_a_loss_over_pixels_keeps_to_the_budget_and_grows_no_more(size: int, thr
             "threads": threads,
             "page_dir": None,
             "store": None,
+            "eval_model": None,
             "plan_bytes": None,
             "dims": {},
             "ranges": {"labels": (0, 3)},
@@ -288,7 +289,7 @@ def trained_alone_bytes(result: RewriteResult, folder: Path, python: str, *, thr
     settings = read_settings(result.model)
     job = training_job(result.model, settings, model, parameters, steps=5, threads=threads, page_dir=None)
     for _ in range(2):  # the first one writes bytecode
-        trial = train(job, None, python)
+        trial = train(job | {"eval_model": None}, None, python)
     assert trial.figures is not None, trial.ending
     return int(trial.figures["peak_bytes"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -29,6 +30,7 @@ from poet_onnx.reporting.inspection import inspect
 from poet_onnx.runtime import arena_statistics, count_arena, open_arenas
 from poet_onnx.training.large_constants import LargeConstants
 from poet_onnx.training.session_model import write_session_model
+from poet_onnx.verification import verify_process
 
 FLOAT, SIDE, CHANNELS, CLASSES = TensorProto.FLOAT, 16, 8, 2
 WIDE, MIB = 1024, 2**20
@@ -416,6 +418,21 @@ def test_what_is_exported_has_no_plan_and_all_outputs(made: Callable[..., Files]
     )
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.tobytes() == theirs.tobytes()
+
+
+def test_verifying_a_process_evaluates_a_batch(made: Callable[..., Files], tmp_path: Path) -> None:
+    files, path = made("training"), tmp_path / "model.onnx"
+    original, evaluation = files.unplanned.with_name("training_model.onnx"), tmp_path / "model.eval.onnx"
+    shutil.copy(files.training, path)
+    assert not verify_process(original, path).has_evaluated
+    shutil.copy(files.evaluation, evaluation)
+    run = verify_process(original, path)
+    assert (run.passed, run.has_evaluated) == (True, True)
+    poet_onnx.train_graph(forward(tmp_path / "other.onnx", norm=False)).save(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "eval_model.onnx", evaluation)
+    run = verify_process(original, path)
+    assert (run.passed, run.has_evaluated) == (False, False)
+    assert "is of another network" in run.problems[0]
 
 
 def test_the_graph_of_another_model_is_refused_in_one_sentence(made: Callable[..., Files], tmp_path: Path) -> None:
