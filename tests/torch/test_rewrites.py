@@ -132,15 +132,6 @@ def spectrum_by_convolution(x: Tensor) -> Tensor:
     return (real * real + imaginary * imaginary).sqrt().mean(2)
 
 
-def spectrum_at_once(x: Tensor) -> Tensor:
-    return torch.fft.rfft(x).abs()
-
-
-def spectrum_by_products(x: Tensor) -> Tensor:
-    real, imaginary = CODE["rfft"](x)
-    return (real * real + imaginary * imaginary).sqrt()
-
-
 def heard(loss: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
     """Return what says of 9 steps with 4 letters how unlikely they make a text, with repeated letters."""
     targets = torch.tensor([[1, 2, 2, 3], [3, 3, 3, 1], [2, 1, 1, 1], [1, 1, 3, 2]])
@@ -153,7 +144,7 @@ def heard(loss: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def cases() -> dict[str, Case]:
-    torch.manual_seed(0)
+    torch.manual_seed(2)
     rows = torch.randn(4, 6)
     quantized = (0.005, 3, 0, 127)  # both ends are reached
 
@@ -168,7 +159,6 @@ def cases() -> dict[str, Case]:
         warped(CODE["grid_sample"]),
     )
     wave = both(9, Gain(64), spectrum, spectrum_by_convolution)
-    waves = both(33, Gain(64), spectrum_at_once, spectrum_by_products)
     letters = both(
         1,
         nn.Linear(6, 36),
@@ -188,7 +178,6 @@ def cases() -> dict[str, Case]:
         "scatter amax": Case(scatter[0], "largest of scattered rows with index_add", scatter[1], rows, "dynamo"),
         "grid_sample": Case(grid[0], "a gather of the four neighbors", grid[1], rows),
         "stft": Case(wave[0], "stft as a convolution", wave[1], torch.randn(4, 64)),
-        "rfft": Case(waves[0], "rfft as products with cosines and sines", waves[1], torch.randn(4, 64)),
         "ctc_loss": Case(letters[0], "exporter cannot export Between", letters[1], rows),
         "fake quantization": Case(quantize[0], "rounding whose error is detached", quantize[1], rows),
         "experts": Case(Experts(dense=False), "routing with every expert", Experts(dense=True), rows),
