@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import check_whole, is_whole
+from poet_onnx.training.file_rows import read_from_file
 
 Array = npt.NDArray[Any]
 Several = Array | Sequence[Array] | Mapping[str, Array]
@@ -48,7 +49,7 @@ class ArrayLoader:
         Raises:
             InputError: if arrays differ in their number of samples, or there is no batch, or something is no array.
         """
-        self._parts = [inputs] if labels is None else [inputs, labels]
+        self._parts: list[Any] = [_opened(part) for part in ([inputs] if labels is None else [inputs, labels])]
         counts = {_samples(array) for part in self._parts for array in _arrays(part)}
         if len(counts) != 1:
             raise InputError(f"The arrays have {sorted(counts)} samples: give arrays with a row for each sample.")
@@ -98,6 +99,13 @@ class _Ordered:
 
     def __iter__(self) -> Iterator[Any]:
         return self._loader._batches(self._order)
+
+
+def _opened(part: Several) -> Any:
+    """Return inputs or labels with files in the place of arrays that are mapped."""
+    if isinstance(part, Mapping):
+        return {name: read_from_file(array) for name, array in part.items()}
+    return [read_from_file(array) for array in part] if isinstance(part, Sequence) else read_from_file(part)
 
 
 def _arrays(part: Several) -> Iterable[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,54 @@ def test_what_was_read_of_a_file_does_not_stay_in_the_process(tmp_path: Path, mo
     before = file_pages_bytes()
     grown = [file_pages_bytes() - before for _ in loader]
     assert max(grown) < 8 << 20
+
+
+def peak_bytes() -> int:
+    """Return what this process had in its memory at most since the last call."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    Path("/proc/self/clear_refs").write_text("5")
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+
+def test_a_sample_brings_nothing_around_it_into_memory(tmp_path: Path) -> None:
+    """Mapped, each of these samples brought 2 MiB of a file that had just been written."""
+    np.save(tmp_path / "rows.npy", np.zeros((640, 1 << 14), np.float32))  # 40 MiB
+    loader = ArrayLoader(np.load(tmp_path / "rows.npy", mmap_mode="r"), LABELS.repeat(59)[:640], batch_size=4)
+    epoch = loader(0)
+    assert next(iter(epoch))[0].shape == (4, 1 << 14)
+    peak_bytes()
+    before = peak_bytes()
+    assert sum(len(labels) for _, labels in epoch) == 640
+    assert peak_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("part", [np.s_[:], np.s_[3:], np.s_[::-2], np.s_[:, 1], np.s_[:, ::2], np.s_[:, 1:]])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_parts_of_a_file_are_read_as_arrays_are(tmp_path: Path, part: Any, order: Any) -> None:
+    rows = np.random.default_rng(0).integers(0, 1 << 30, (9, 4)).astype(">i4")
+    np.save(tmp_path / "rows.npy", np.asarray(rows, order=order))
+    for mapped in (np.load(tmp_path / "rows.npy", mmap_mode="r"), np.load(tmp_path / "rows.npy", mmap_mode="r+")):
+        loader = ArrayLoader(mapped[part], batch_size=2, shuffle=True)
+        np.testing.assert_array_equal(np.concatenate(list(loader)), rows[part])
+
+
+@pytest.mark.parametrize("what", ["replaced", "removed"])
+def test_an_array_whose_file_has_another_name_is_read_all_the_same(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, IMAGES)
+    mapped = np.load(path, mmap_mode="r")
+    path.unlink()
+    if what == "replaced":
+        np.save(path, IMAGES + 1)
+    np.testing.assert_array_equal(np.concatenate(list(ArrayLoader(mapped, batch_size=4))), IMAGES)
+
+
+def test_a_file_that_is_cut_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", IMAGES)
+    loader = ArrayLoader(np.load(tmp_path / "rows.npy", mmap_mode="r"), LABELS, batch_size=4)
+    os.truncate(tmp_path / "rows.npy", 160)
+    with pytest.raises(InputError, match=r"rows\.npy ends before sample 4"):
+        list(loader)
 
 
 def test_changes_in_memory_alone_stay(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Samples of an array in a file, each read when it is asked for.
+
+Read by way of the mapping, a sample may bring 2 MiB around it into the process's memory: as much as the kernel has of
+the file in one piece.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+from poet_onnx.files.regular import open_regular
+
+Array = npt.NDArray[Any]
+
+
+def read_from_file(array: Any) -> Any:
+    """Return the rows of a numpy file that was mapped, to be read one by one; any other array as it is.
+
+    What is changed in memory alone stays an array, and so do rows that have gaps in the file.
+    """
+    root = _root(array)
+    mapping: Any = getattr(root, "base", None)
+    if not isinstance(root, np.memmap) or not isinstance(mapping, mmap.mmap) or root.mode == "c":
+        return array
+    if not array.size or not array[:1].flags.c_contiguous or root.filename is None:
+        return array
+    try:
+        file = open_regular(root.filename)
+    except OSError:
+        return array
+    rows = FileRows(array, root.filename, file, root.offset + array.ctypes.data - root.ctypes.data)
+    ends = np.array([0, len(array) - 1])
+    is_same = rows.shares(array, ends)  # another file may have its name now
+    mapping.madvise(mmap.MADV_DONTNEED)
+    return rows if is_same else array
+
+
+def _root(array: Any) -> Any:
+    """Return the array of which another one is a view."""
+    while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+class FileRows:
+    """Reads rows of an array from its file.
+
+    Attributes:
+        shape: of the array.
+    """
+
+    def __init__(self, array: Array, path: str, file: BinaryIO, offset_bytes: int) -> None:
+        """Say where the array lies in the file, which is closed with the object."""
+        self.shape = array.shape
+        self._dtype, self._stride_bytes, self._row_bytes = array.dtype, array.strides[0], array[:1].nbytes
+        self._path, self._file, self._offset_bytes = path, file, offset_bytes
+        weakref.finalize(self, file.close)
+
+    def __getitem__(self, rows: Array) -> Array:
+        """Read some rows.
+
+        Raises:
+            InputError: if the file has become shorter.
+        """
+        data = np.empty((len(rows), self._row_bytes), np.uint8)
+        for into, row in zip(data, rows.tolist(), strict=True):
+            if os.preadv(self._file.fileno(), [into.data], self._offset_bytes + row * self._stride_bytes) < len(into):
+                raise InputError(f"{self._path} ends before sample {row}: it was cut while it was in use.")
+        return data.view(self._dtype).reshape(len(rows), *self.shape[1:])
+
+    def shares(self, array: Array, rows: Array) -> bool:
+        """Return whether rows of the file have an array's bytes."""
+        try:
+            return self[rows].tobytes() == array[rows].tobytes()
+        except InputError:
+            return False
