@@ -242,7 +242,7 @@ def _is_formula(node: ir.Node, index: int, number: float) -> bool:
 
 def _scales(node: ir.Node) -> bool:
     is_product = node.op_type in ("Add", "Mul") and node.domain in ONNX_DOMAINS
-    return is_product and any(each is not None and not _is_stored(each) for each in node.inputs)
+    return is_product and any(each is not None and not is_stored(each) for each in node.inputs)
 
 
 def _is_filled(array: Array) -> bool:
@@ -314,7 +314,7 @@ def _is_of_weights(value: ir.Value | None) -> bool:
     """Return whether a tensor is what a layer with weights makes, before its bias or scale."""
     while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
         if node.op_type == "MatMul":
-            return any(each is not None and _is_stored(each) for each in node.inputs)
+            return any(each is not None and is_stored(each) for each in node.inputs)
         if node.op_type in WITH_WEIGHTS or node.op_type.endswith("Normalization") or _normalizes(node):
             return True
         if node.op_type not in MOVES and not is_by_stored(node):
@@ -325,12 +325,12 @@ def _is_of_weights(value: ir.Value | None) -> bool:
 
 def is_by_stored(node: ir.Node) -> bool:
     """Return whether a node scales or shifts by what is stored."""
-    return node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
+    return node.op_type in ("Mul", "Add") and any(each is not None and is_stored(each) for each in node.inputs)
 
 
 def first_computed(node: ir.Node) -> ir.Value | None:
     """Return the first input of a node that is not stored."""
-    return next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
+    return next((each for each in node.inputs if each is not None and not is_stored(each)), None)
 
 
 def _normalizes(node: ir.Node, steps: int = 3) -> bool:
@@ -362,7 +362,7 @@ def unmoved(value: ir.Value) -> ir.Value:
     return value
 
 
-def _is_stored(value: ir.Value) -> bool:
+def is_stored(value: ir.Value) -> bool:
     """Return whether a tensor is an initializer, or one that is turned."""
     origin = unmoved(value)
     node = origin.producer()

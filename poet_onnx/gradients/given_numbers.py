@@ -1,8 +1,9 @@
 """Numbers that a program was given rather than learned, as far as their place and they themselves tell.
 
 Some exporters name weights and constants alike (jax2onnx `const_3`), and many name them in no known way. Such a number
-is in doubt where it scales or shifts what the model is given, or what its last layer makes; where it is a limit; or
-where a matrix or a filter is one that no layer draws: symmetric, its own mirror, or of zeros and ones.
+is in doubt where it scales or shifts what the model is given, or what its last layer makes; where it is a limit; where
+it is a grid of places that a layer reads; or where a matrix or a filter is one that no layer draws: symmetric, its own
+mirror, or of zeros and ones.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from poet_onnx.gradients.evidence import (
     has_bias,
     is_by_stored,
     is_mirrored,
+    is_stored,
     unmoved,
 )
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -63,7 +65,10 @@ def _is_given(node: ir.Node, index: int, array: Array) -> bool:
         return _is_of_input(other) or (has_bias(other) and _is_result(node.outputs[0]))
     if node.op_type in ("Conv", "ConvTranspose"):
         return index == 1 and is_mirrored(array)
-    return node.op_type in ("MatMul", "Gemm") and index < 2 and _is_never_drawn(array)
+    if node.op_type not in ("MatMul", "Gemm") or index > 1:
+        return False
+    other = node.inputs[1 - index]
+    return _is_never_drawn(array) or (index == 0 and other is not None and is_stored(other) and _is_grid(array))
 
 
 def _is_of_input(value: ir.Value | None) -> bool:
@@ -94,6 +99,15 @@ def _is_never_drawn(array: Array) -> bool:
     corner, is_square = array[:_LOOKED_AT, :_LOOKED_AT], array.shape[0] == array.shape[1] > 2
     is_symmetric = is_square and np.array_equal(corner, corner.T) and np.array_equal(array, array.T)
     return (is_symmetric and array.min() < array.max()) or _is_of_zeros_and_ones(array)
+
+
+def _is_grid(array: Array) -> bool:
+    """Return whether rows lie evenly around their middle, as places do of which a network makes a bias."""
+    if array.ndim < 2 or array.min() == array.max():
+        return False
+    rows = array.reshape(-1, array.shape[-1])
+    sums = rows[:_LOOKED_AT] + rows[::-1][:_LOOKED_AT]
+    return len(rows) > 2 and np.allclose(sums, sums[0], atol=1e-5 * np.abs(array).max())
 
 
 def _is_of_zeros_and_ones(array: Array) -> bool:

@@ -236,12 +236,18 @@ def refuse_doubts(chosen: Parameters, doubts: Sequence[Doubt]) -> None:
         + (f", read by {each.readers})" if each.readers else ")")
         for each in doubts
     ]
+    has_lost = any(not each.readers for each in doubts)
     raise InputError(
         "The model does not tell what is to be trained: say it with --train '+NAME', which trains NAME besides, and"
         " --freeze NAME (in Python train= and freeze=), or export it by poet_onnx.torch.export. Where torch's exporter"
         " optimized the model, optimize=False"
         f" (dynamo) or do_constant_folding=False (legacy) may do, too. In doubt are {listed(listing, _SHOWN)}; trained"
         f" without doubt are {listed(trained, _SHOWN) or 'none'}."
+        + (
+            " Those that no node reads are not in the file: --freeze them, or export the model again."
+            if has_lost
+            else ""
+        )
     )
 
 

@@ -48,6 +48,7 @@ DOUBTFUL = {
     "a shift of what is returned": net(drawn(3), behind="y = Add (y0, const_4)"),
     "a limit": net(drawn(6), between="r0 = Min (r, const_4)"),
     "a symmetric matrix": net(SYMMETRIC + SYMMETRIC.T, between="r0 = MatMul (const_4, r)"),
+    "a grid of places": net(np.arange(4)[:, None] * drawn(6), between="g = MatMul (const_4, const_0) r0 = Add (r, g)"),
     "another order as a product": net(np.eye(6)[::-1], between="r0 = MatMul (r, const_4)"),
 }
 
