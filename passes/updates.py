@@ -10,7 +10,8 @@ Rules:
         itself, the parameter is updated after the step.
     U3. All other parameters are updated after the step, too: those whose gradient is read once it is summed, and all if
         gradients are clipped, collected over several batches, or to be looked at. Their buffers stay. In a graph that
-        is not planned any more, a node that makes the whole gradient of one batch writes it there itself.
+        never is planned, a node that makes the whole gradient of one batch writes it there itself. In one that was, it
+        writes to its place in the region as before: without it all that comes after had another place.
     U4. What the graph updates in place, and is an initializer, becomes an input: so its memory is the session's.
     U5. An update's arithmetic is elementwise: its bits depend neither on U1 to U3 nor on parts.
     U6. What an optimizer keeps for a parameter is an input, in a graph to be planned also where no node of the step
@@ -37,6 +38,7 @@ from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shap
 from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.roles import say_role, say_roles
 from poet_onnx.graph.operators import spec_of
+from poet_onnx.passes.layout_nodes import ARENA
 from poet_onnx.passes.random_nodes import count_runs, seeds, unresumable
 from poet_onnx.passes.roles import Roles, find_roles
 
@@ -74,7 +76,8 @@ class WriteUpdates(InPlacePass):
         chosen = self._chosen(graph, roles, inputs) if self._updates.within_step else {}
         self._write(graph, chosen, roles, inputs, groups)
         later = [name for name in roles.parameters if name not in chosen]
-        if self._planned and self._updates.accumulation_steps == 1:
+        in_region = any(node.op_type == ARENA and node.domain == POET_DOMAIN for node in graph)
+        if self._planned and self._updates.accumulation_steps == 1 and not in_region:
             _write_gradients(graph, roles, later, inputs)
         _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
         count_runs(graph)
