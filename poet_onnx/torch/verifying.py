@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _SHOWN = 3
 """Problems that an error quotes."""
 
+_HARDLY_A_LOSS = 1e-6
+"""Below it a loss of numbers of single precision may be nothing but their rounding."""
+
 
 @dataclass(frozen=True)
 class TorchReport:
@@ -218,9 +221,11 @@ def check_export(
     report = _report(comparison)
     if not report.passed:
         more = len(report.problems) - _SHOWN
+        is_rounding = abs(report.loss) < _HARDLY_A_LOSS
+        labels = " The loss hardly differs from 0, which leaves rounding to compare: give example_labels." * is_rounding
         raise CheckFailedError(
             f"What {type(module).__name__} computes in torch would not train: {' '.join(report.problems[:_SHOWN])}"
-            f"{f' There are {more} more.' if more > 0 else ''} Give check=False to export it all the same."
+            f"{f' There are {more} more.' if more > 0 else ''}{labels} Give check=False to export it all the same."
         )
     for sentence in comparison.found.warnings:
         warnings.warn(sentence, PoetWarning, stacklevel=3)

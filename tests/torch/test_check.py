@@ -406,6 +406,25 @@ def test_an_update_that_is_not_torchs_is_found(tmp_path: Path, monkeypatch: pyte
         export(Two(torch.tanh), torch.randn(6, 4), tmp_path, optimizer="adamw")
 
 
+def test_a_loss_that_is_hardly_one_is_told_beside_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = comparing.Trained.step
+
+    def other(*given: Any) -> Any:
+        found = step(*given)
+        found.gradients["first.weight"][1, 2] *= 1.01
+        return found
+
+    monkeypatch.setattr(comparing.Trained, "step", other)
+    module, x = Two(torch.tanh), torch.randn(6, 4)
+    near = module(x).detach() + 1e-4
+    for labels, is_told in ((near, True), (near + 1, False)):
+        with pytest.raises(CheckFailedError, match=r"'first\.weight\[1, 2\]'") as caught:
+            poet_onnx.torch.export(module, x, tmp_path / "net.onnx", loss="mse", example_labels=labels, device="a72")
+        assert ("leaves rounding to compare: give example_labels" in str(caught.value)) == is_told
+
+
 def test_one_wrong_element_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = comparing.Trained.step
 
