@@ -67,11 +67,15 @@ class FileRows:
         """Read some rows.
 
         Raises:
-            InputError: if the file has become shorter.
+            InputError: if the file has become shorter, or its storage fails.
         """
         data = np.empty((len(rows), self._row_bytes), np.uint8)
         for into, row in zip(data, rows.tolist(), strict=True):
-            if os.preadv(self._file.fileno(), [into.data], self._offset_bytes + row * self._stride_bytes) < len(into):
+            try:
+                count = os.preadv(self._file.fileno(), [into.data], self._offset_bytes + row * self._stride_bytes)
+            except OSError as error:
+                raise InputError(f"Sample {row} of {self._path} cannot be read: {error.strerror}.") from error
+            if count < len(into):
                 raise InputError(f"{self._path} ends before sample {row}: it was cut while it was in use.")
         return data.view(self._dtype).reshape(len(rows), *self.shape[1:])
 
