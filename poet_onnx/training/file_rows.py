@@ -25,11 +25,8 @@ def read_from_file(array: Any) -> Any:
 
     What is changed in memory alone stays an array, and so do rows that have gaps in the file.
     """
-    root = _root(array)
-    mapping: Any = getattr(root, "base", None)
-    if not isinstance(root, np.memmap) or not isinstance(mapping, mmap.mmap) or root.mode == "c":
-        return array
-    if not array.size or not array[:1].flags.c_contiguous or root.filename is None:
+    mapping, root = mapping_of(array), _root(array)
+    if mapping is None or not array.size or not array[:1].flags.c_contiguous or root.filename is None:
         return array
     try:
         file = open_regular(root.filename)
@@ -40,6 +37,14 @@ def read_from_file(array: Any) -> Any:
     is_same = rows.shares(array, ends)  # another file may have its name now
     mapping.madvise(mmap.MADV_DONTNEED)
     return rows if is_same else array
+
+
+def mapping_of(array: Any) -> mmap.mmap | None:
+    """Return what maps the file of an array; None for one that is in no file, or whose changes are in none."""
+    root = _root(array)
+    held: Any = getattr(root, "base", None)
+    is_shared = isinstance(root, np.memmap) and root.mode != "c"
+    return held if is_shared and isinstance(held, mmap.mmap) else None
 
 
 def _root(array: Any) -> Any:

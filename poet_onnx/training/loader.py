@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError, shown
 from poet_onnx.quantities import check_whole, is_whole
-from poet_onnx.training.file_rows import read_from_file
+from poet_onnx.training.file_rows import mapping_of, read_from_file
 
 Array = npt.NDArray[Any]
 Several = Array | Sequence[Array] | Mapping[str, Array]
@@ -49,7 +50,9 @@ class ArrayLoader:
         Raises:
             InputError: if arrays differ in their number of samples, or there is no batch, or something is no array.
         """
-        self._parts: list[Any] = [_opened(part) for part in ([inputs] if labels is None else [inputs, labels])]
+        self._parts: list[Any] = [
+            _each(part, read_from_file) for part in ([inputs] if labels is None else [inputs, labels])
+        ]
         counts = {_samples(array) for part in self._parts for array in _arrays(part)}
         if len(counts) != 1:
             raise InputError(f"The arrays have {sorted(counts)} samples: give arrays with a row for each sample.")
@@ -81,7 +84,7 @@ class ArrayLoader:
     def _batches(self, order: Array) -> Iterator[Any]:
         for begin in range(0, self._samples, self._size):
             rows = order[begin : min(begin + self._size, self._samples)]
-            batch = [_rows(part, rows) for part in self._parts]
+            batch = [_each(part, itemgetter(rows)) for part in self._parts]
             for part in self._parts:
                 for array in _arrays(part):
                     _let_go(array)
@@ -101,11 +104,11 @@ class _Ordered:
         return self._loader._batches(self._order)
 
 
-def _opened(part: Several) -> Any:
-    """Return inputs or labels with files in the place of arrays that are mapped."""
+def _each(part: Several, make: Callable[[Any], Any]) -> Any:
+    """Return what is made of each array of inputs or labels, as they were given."""
     if isinstance(part, Mapping):
-        return {name: read_from_file(array) for name, array in part.items()}
-    return [read_from_file(array) for array in part] if isinstance(part, Sequence) else read_from_file(part)
+        return {name: make(array) for name, array in part.items()}
+    return [make(array) for array in part] if isinstance(part, Sequence) else make(part)
 
 
 def _arrays(part: Several) -> Iterable[Array]:
@@ -129,19 +132,8 @@ def _samples(array: object) -> int:
     return int(shape[0])
 
 
-def _rows(part: Several, rows: Array) -> Any:
-    """Return some samples of inputs or labels, as `step` takes them."""
-    if isinstance(part, Mapping):
-        return {name: array[rows] for name, array in part.items()}
-    return [array[rows] for array in part] if isinstance(part, Sequence) else part[rows]
-
-
 def _let_go(array: Array) -> None:
     """Take what was read of a file out of the process's memory; the page cache has it. What is in no file stays."""
-    held: object = array
-    is_shared = False
-    while isinstance(held, np.ndarray):
-        is_shared = held.mode != "c" if isinstance(held, np.memmap) else is_shared  # changes of copies have no file
-        held = held.base
-    if is_shared and isinstance(held, mmap.mmap):
-        held.madvise(mmap.MADV_DONTNEED)
+    mapping = mapping_of(array)
+    if mapping is not None:
+        mapping.madvise(mmap.MADV_DONTNEED)
