@@ -15,14 +15,12 @@ from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.layout import nodes_of_plan
-from poet_onnx.passes.layout_nodes import LayoutNode, loaded_nodes
+from poet_onnx.passes.layout_nodes import ARENA, LayoutNode, loaded_nodes
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.scheduling import SimulatedPlan
-
-_ARENA = "Arena"
 
 
 def versions_of(device: DeviceProfile, options: FitOptions | InspectOptions | RewriteOptions) -> Versions:
@@ -114,7 +112,7 @@ class TrainingProcess:
         """
         costs, ordered = self.costs, self._memory(graph, _operators(graph), 0)
         by_name = {node.name: costs.node_bytes(node.op_type) for node in graph.nodes}
-        other_bytes = costs.node_bytes(_ARENA)
+        other_bytes = costs.node_bytes(ARENA)
 
         def peak_bytes(plan: SimulatedPlan) -> int:
             extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
@@ -151,7 +149,7 @@ def _operators(graph: TrainingGraph) -> list[str]:
 
 def _loaded_operators(layout: Sequence[LayoutNode]) -> list[str]:
     """Return the operators of the nodes that a session loads: an Arena stands in front of those of a layout."""
-    return [_ARENA, *(node.op_type for node in loaded_nodes(layout))]
+    return [ARENA, *(node.op_type for node in loaded_nodes(layout))]
 
 
 def _is_extra(step: Step, before: Step) -> bool:

@@ -46,8 +46,7 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
     imported_bytes, import_peak_bytes = status_bytes("VmRSS"), status_bytes("VmHWM")
     if job["budget_bytes"] is not None:
         _limit_data(job["budget_bytes"], job["threads"])
-    places = {"page_dir": job["page_dir"], "store": job["store"], "budget": job["plan_bytes"]}
-    places["eval_model"] = job["eval_model"]
+    places = {key: job[key] for key in ("page_dir", "store", "eval_model")} | {"budget": job["plan_bytes"]}
     session = TrainingSession(job["model"], job["parameters"], threads=job["threads"], **places)
     load_peak_bytes = status_bytes("VmHWM")
     generator = np.random.default_rng(0)
