@@ -406,9 +406,8 @@ def test_an_update_that_is_not_torchs_is_found(tmp_path: Path, monkeypatch: pyte
         export(Two(torch.tanh), torch.randn(6, 4), tmp_path, optimizer="adamw")
 
 
-def test_a_loss_that_is_hardly_one_is_told_beside_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def spoil_one_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one element of the gradients that are compared with torch's be one percent too large."""
     step = comparing.Trained.step
 
     def other(*given: Any) -> Any:
@@ -417,6 +416,12 @@ def test_a_loss_that_is_hardly_one_is_told_beside_what_is_wrong(
         return found
 
     monkeypatch.setattr(comparing.Trained, "step", other)
+
+
+def test_a_loss_that_is_hardly_one_is_told_beside_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_one_element(monkeypatch)
     module, x = Two(torch.tanh), torch.randn(6, 4)
     near = module(x).detach() + 1e-4
     for labels, is_told in ((near, True), (near + 1, False)):
@@ -426,14 +431,7 @@ def test_a_loss_that_is_hardly_one_is_told_beside_what_is_wrong(
 
 
 def test_one_wrong_element_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = comparing.Trained.step
-
-    def other(*given: Any) -> Any:
-        found = step(*given)
-        found.gradients["first.weight"][1, 2] *= 1.01
-        return found
-
-    monkeypatch.setattr(comparing.Trained, "step", other)
+    spoil_one_element(monkeypatch)
     with pytest.raises(CheckFailedError, match=r"gradient of 'first\.weight\[1, 2\]' is"):
         export(Two(torch.tanh), torch.randn(6, 4), tmp_path)
 
