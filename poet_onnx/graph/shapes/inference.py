@@ -293,7 +293,7 @@ class _Inference:
         }
         try:
             inferred = onnx.shape_inference.infer_node_outputs(
-                schema, ir.to_proto(node), input_types, data, opset_imports=self.imports
+                schema, ir.serde.serialize_node(node), input_types, data, opset_imports=self.imports
             )
         except Exception as problem:  # ONNX raises several unrelated types
             lines = str(problem).strip().splitlines()
