@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import onnx_ir as ir
 
 from poet_onnx.choices import ALL, AUTO, NONE
 from poet_onnx.errors import InputError, quoted
+from poet_onnx.gradients.evidence import is_drawn, unmoved
+from poet_onnx.gradients.module_names import module_of
+from poet_onnx.gradients.torch_arguments import CALL, names_of
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.frozen_batch_norm import named
@@ -18,6 +22,12 @@ FIRST_WITH_MODE = 14
 
 _TRAINS = "_native_batch_norm_legit_functional"
 """What torch makes of a batch normalization that trains; the dynamo exporter writes it as for inference."""
+
+_MEAN = 3
+"""Which input is the running mean."""
+
+_OF_ANOTHER_CALL = "getitem"
+"""How torch's dynamo exporter names the statistics that an earlier call in the step has moved."""
 
 
 def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None:
@@ -31,7 +41,7 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
 
     Raises:
         InputError: a pattern without a match, or one that trains with a momentum of 0 or in an opset that has no such
-            mode.
+            mode, or that is called several times in a step.
     """
     nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
     free = [node for node in nodes if not _computes_statistics(node)]
@@ -43,13 +53,14 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
         _set_mode(node, trains=node not in kept)
     _check_opset(graph, nodes)
     _check_momentum(nodes)
+    _check_calls([node for node in nodes if _trains(node)])
     if frozen == AUTO:
         _warn_of([node for node in free if not _trains(node)], warn)
 
 
 def exported_to_train(node: ir.Node) -> bool:
     """Return whether a batch normalization trained in the module that torch exported."""
-    return _trains(node) or _TRAINS in f"{node.name} {node.metadata_props.get('pkg.torch.onnx.fx_node', '')}"
+    return _trains(node) or _TRAINS in f"{node.name} {node.metadata_props.get(CALL, '')}"
 
 
 def _check_opset(graph: ir.Graph, nodes: list[ir.Node]) -> None:
@@ -72,9 +83,36 @@ def _check_momentum(nodes: list[ir.Node]) -> None:
             )
 
 
+def _check_calls(nodes: list[ir.Node]) -> None:
+    """Refuse a batch normalization that trains and is called several times, as in a siamese network.
+
+    torch moves its statistics at each call, in the order of the calls, which nodes that move them in place do not keep.
+    """
+    known = [(node, name) for node in nodes if (name := _running_mean(node))]
+    calls = Counter(name for _, name in known)
+    for node, name in known:
+        if calls[name] > 1 or name.startswith(_OF_ANOTHER_CALL):
+            raise InputError(
+                f"The batch normalization '{module_of(node) or node.name}' is called several times in a step, but its"
+                " running statistics can move once: call it once, with all samples (torch.cat), or set it to eval mode."
+            )
+
+
+def _running_mean(node: ir.Node) -> str:
+    """Return the name of the running mean that a node's module has; empty where exporters may have merged equal ones.
+
+    torch's dynamo exporter merges them, but tells what the call is given, and the legacy one keeps a copy for each.
+    """
+    if _TRAINS in node.metadata_props.get(CALL, ""):
+        return names_of(node)[-2]
+    value = node.inputs[_MEAN]
+    is_one = value is not None and (module_of(node) or is_drawn(unmoved(value)))
+    return value.name or "" if value is not None and is_one else ""
+
+
 def _computes_statistics(node: ir.Node) -> bool:
     """Return whether the model computes the statistics, as of torch's layers with track_running_stats=False."""
-    makers = [value.producer() for value in node.inputs[3:5] if value is not None]
+    makers = [unmoved(value).producer() for value in node.inputs[_MEAN:] if value is not None]
     return not _trains(node) and any(maker is not None and maker.op_type != "Constant" for maker in makers)
 
 

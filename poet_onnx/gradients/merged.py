@@ -13,9 +13,14 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from poet_onnx.gradients.evidence import MOVES, RECURRENT, WITH_WEIGHTS, is_drawn, unmoved
+from poet_onnx.gradients.forward.patterns import is_op
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import is_of_torch
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.frozen_batch_norm import STATISTICS
+from poet_onnx.passes.node_builder import initializer
+
+_NORM = "BatchNormalization"
 
 _GENERATED = "onnx::"
 """How names begin that torch's legacy exporter makes itself."""
@@ -60,10 +65,7 @@ def _own(graph: ir.Graph, copy: ir.Value, source: ir.Value) -> ir.Value:
     """Return an initializer of a copy's name."""
     name, copy.name = copy.name or "", None
     assert source.const_value is not None
-    tensor = ir.tensor(source.const_value.numpy(), name=name)  # a value renames the tensor that it is given
-    own = ir.Value(name=name, type=source.type, shape=source.shape, const_value=tensor)
-    graph.register_initializer(own)
-    return own
+    return initializer(graph, name, source.const_value.numpy())
 
 
 def _is_another(copy: ir.Value, source: ir.Value) -> bool:
@@ -90,15 +92,32 @@ def part_biases(graph: ir.Graph, warn: Callable[[str], None]) -> None:
             continue
         parted.append(value.name or "")
         for number, layer in enumerate([each for each in dict.fromkeys(layers) if each != layers[0]]):
-            name = f"{value.name}/{number + 1}"
-            own = ir.Value(name=name, type=value.type, shape=value.shape)
-            own.const_value = ir.tensor(value.const_value.numpy(), name=name)
-            graph.register_initializer(own)
+            own = initializer(graph, f"{value.name}/{number + 1}", value.const_value.numpy())
             for (node, index), each in zip(uses, layers, strict=True):
                 if each == layer:
                     node.replace_input_with(index, own)
     if parted:
         _warn_of_parted(parted, warn)
+
+
+def part_statistics(graph: ir.Graph) -> None:
+    """Give batch normalizations running statistics of their own where something else reads their numbers, too.
+
+    A new layer's variance has the numbers of its scale and its mean those of its shift, so that exporters merge them.
+
+    Args:
+        graph: without functions; changed in place.
+    """
+    for node in graph:
+        for index, kind in zip(STATISTICS, ("running_mean", "running_var"), strict=True):
+            value = inputs[index] if is_op(node, _NORM) and len(inputs := node.inputs) > index else None
+            while value is not None and (copy := value.producer()) is not None and is_op(copy, "Identity"):
+                value = copy.inputs[0]
+            if value is None or not value.is_initializer() or value.const_value is None:
+                continue
+            if any(not is_op(reader, _NORM) or place not in STATISTICS for reader, place in value.uses()):
+                own = initializer(graph, f"{node.name}/{kind}", value.const_value.numpy())
+                node.replace_input_with(index, own)
 
 
 def weight_beside(node: ir.Node, index: int) -> str:

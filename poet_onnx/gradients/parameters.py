@@ -20,7 +20,7 @@ from poet_onnx.gradients.copies import tie_copies
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, is_of_sines, may_be_untrained, verdict
 from poet_onnx.gradients.folded import warn_of_made
 from poet_onnx.gradients.given_numbers import given
-from poet_onnx.gradients.merged import part_biases, part_merged, weight_beside
+from poet_onnx.gradients.merged import part_biases, part_merged, part_statistics, weight_beside
 from poet_onnx.gradients.module_names import ANONYMOUS, is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.single_bias import keep_single_biases
@@ -138,6 +138,7 @@ def find_parameters(
         if model.producer_name == WRITER:
             part_biases(graph, warn)
         keep_single_biases(model)
+    part_statistics(graph)
     statistics = {value for node in graph for value in inputs_at(node, STATISTICS)}
     real = {
         value.name: value

@@ -29,7 +29,6 @@ from poet_onnx.torch.lost_dropout import check_drops
 from poet_onnx.torch.naming import keep_input_names, rename_outputs, restore_state
 from poet_onnx.torch.plain_dropout import with_plain_dropouts
 from poet_onnx.torch.rewritten import with_rewritten_functions
-from poet_onnx.torch.shared_norms import refuse_shared_norms
 from poet_onnx.torch.squeezes import drop_idle_squeezes
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.ties import legacy_names, name_calls, with_named_calls
@@ -116,7 +115,6 @@ def trace(
     drop_zero_biases(model)
     keep_input_names(model)
     restore_state(model, module)
-    refuse_shared_norms(model)
     rename_outputs(model, call.outputs)
     return model
 
