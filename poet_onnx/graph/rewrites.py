@@ -11,7 +11,6 @@ _ROUNDING = "fake quantization as rounding whose error is detached"
 _INSTEAD = {
     "Loop": "nn.EmbeddingBag as nn.Embedding and a mean or sum over the words",
     "ScatterElements": "the largest of scattered rows with index_add of those that are the largest",
-    "GridSample": "grid_sample with a gather of the four neighbors",
     "STFT": "stft as a convolution with cosines and sines",
     "NonZero": "x[mask] with torch.where over all places, routing with every expert for all rows, times a weight that"
     " is 0 where it was not chosen",

@@ -114,15 +114,6 @@ def largest(y: Tensor) -> Tensor:
     return torch.zeros(4, y.shape[1]).scatter_reduce(0, where, y[SOURCE], "amax", include_self=False)
 
 
-def warped(sample: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    picture = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8).sin().expand(4, 1, 8, 8)
-
-    def between(y: Tensor) -> Tensor:
-        return sample(picture.to(y.dtype), y.view(4, 3, 3, 2)).flatten(1)
-
-    return between
-
-
 def spectrum(x: Tensor) -> Tensor:
     return torch.stft(x, 16, 4, window=WINDOW, return_complex=True).abs().mean(2)
 
@@ -144,7 +135,7 @@ def heard(loss: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def cases() -> dict[str, Case]:
-    torch.manual_seed(2)
+    torch.manual_seed(3)
     rows = torch.randn(4, 6)
     quantized = (0.005, 3, 0, 127)  # both ends are reached
 
@@ -152,12 +143,6 @@ def cases() -> dict[str, Case]:
         return [Between(first, one, width), Between(first, other, width)]
 
     scatter = both(8, nn.Linear(6, 8), largest, lambda y: CODE["scatter_max"](y[SOURCE], TARGET, 4))
-    grid = both(
-        9,
-        nn.Linear(6, 18),
-        warped(lambda *a: functional.grid_sample(*a, align_corners=False)),
-        warped(CODE["grid_sample"]),
-    )
     wave = both(9, Gain(64), spectrum, spectrum_by_convolution)
     letters = both(
         1,
@@ -176,7 +161,6 @@ def cases() -> dict[str, Case]:
             Bag(bag=True), "nn.EmbeddingBag as nn.Embedding", Bag(bag=False), torch.randint(20, (4, 5))
         ),
         "scatter amax": Case(scatter[0], "largest of scattered rows with index_add", scatter[1], rows, "dynamo"),
-        "grid_sample": Case(grid[0], "a gather of the four neighbors", grid[1], rows),
         "stft": Case(wave[0], "stft as a convolution", wave[1], torch.randn(4, 64)),
         "ctc_loss": Case(letters[0], "exporter cannot export Between", letters[1], rows),
         "fake quantization": Case(quantize[0], "rounding whose error is detached", quantize[1], rows),
@@ -198,7 +182,7 @@ NOT_EXPORTED = ["ctc_loss"]
 """What torch itself cannot export."""
 
 
-@pytest.mark.parametrize("name", sampled(REFUSED, "grid_sample", "fake quantization"))
+@pytest.mark.parametrize("name", sampled(REFUSED, "stft", "fake quantization"))
 def test_what_does_not_train_is_refused_with_what_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     by_us, by_torch = "In torch write .*{}.*: docs/exporters.md, '{}', has", r"{}.* write it otherwise \(docs/.*{}"
