@@ -113,7 +113,6 @@ class SessionPlans:
         self._plans.check_there(budget_bytes)
         before, explained = Opened(self._model, self._evaluation, self._budget_bytes), self._step.explained
         with held():
-            release_code_pages()  # of steps: unloading has code of its own, and the region is still there
             self._unload()
             try:
                 self._reload(self._plans.open(budget_bytes))  # to read its file takes some memory, too
@@ -128,6 +127,7 @@ class SessionPlans:
                 self._step.explained = explained
 
     def _unload(self) -> None:
+        release_code_pages()  # of steps: unloading has code of its own, and the region is still there
         self._step.close()
         if self._evaluation.is_planned:
             self._evaluation.close()

@@ -257,6 +257,30 @@ def test_calls_beside_the_step_take_what_is_predicted(large: Mapping[str, Large]
             assert found[f"{module}.weight"].tobytes() == (base[f"{module}.weight"] + delta).tobytes()
 
 
+CLOSE = """
+import sys
+import numpy
+from poet_onnx import TrainingSession
+from poet_onnx.training.trial import status_bytes
+
+session = TrainingSession(sys.argv[1], sys.argv[1].removesuffix(".onnx") + ".safetensors")
+for _ in range(3):
+    session.step({name: numpy.ones(shape, kind) for name, kind, shape in session.data_inputs})
+before = status_bytes("RssFile")
+session.close()
+print(status_bytes("RssFile") - before)
+"""
+
+
+def test_closing_gives_the_code_of_steps_back_before_it_runs_its_own(large: Mapping[str, Large]) -> None:
+    """All memory of the step is still there then: the code that frees it would come on top of the peak."""
+    command = [PYTHON, "-c", CLOSE, str(large["plain"].path)]
+    environment = large["plain"].environment
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 0
+
+
 def test_adapters_go_into_a_store_one_by_one(tmp_path: Path) -> None:
     """All of them together may be more than what a store leaves in RAM."""
     result = poet_onnx.rewrite(large_net(), lora="rank=128,targets=w0.weight,w1.weight", store="always", **STEP)
