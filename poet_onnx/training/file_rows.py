@@ -19,6 +19,8 @@ from poet_onnx.files.regular import open_regular
 
 Array = npt.NDArray[Any]
 
+_COMPARED_BYTES = 64 << 10
+
 
 def read_from_file(array: Any) -> Any:
     """Return the rows of a numpy file that was mapped, to be read one by one; any other array as it is.
@@ -33,10 +35,8 @@ def read_from_file(array: Any) -> Any:
     except OSError:
         return array
     rows = FileRows(array, root.filename, file, root.offset + array.ctypes.data - root.ctypes.data)
-    ends = np.array([0, len(array) - 1])
-    is_same = rows.shares(array, ends)  # another file may have its name now
-    mapping.madvise(mmap.MADV_DONTNEED)
-    return rows if is_same else array
+    # Another file may have its name now.
+    return rows if all(rows.shares(array, row, mapping) for row in (0, len(array) - 1)) else array
 
 
 def mapping_of(array: Any) -> mmap.mmap | None:
@@ -76,17 +76,35 @@ class FileRows:
         """
         data = np.empty((len(rows), self._row_bytes), np.uint8)
         for into, row in zip(data, rows.tolist(), strict=True):
-            try:
-                count = os.preadv(self._file.fileno(), [into.data], self._offset_bytes + row * self._stride_bytes)
-            except OSError as error:
-                raise InputError(f"Sample {row} of {self._path} cannot be read: {error.strerror}.") from error
-            if count < len(into):
-                raise InputError(f"{self._path} ends before sample {row}: it was cut while it was in use.")
+            self._read(into, row)
         return data.view(self._dtype).reshape(len(rows), *self.shape[1:])
 
-    def shares(self, array: Array, rows: Array) -> bool:
-        """Return whether rows of the file have an array's bytes."""
+    def _read(self, into: Array, row: int, begin_bytes: int = 0) -> None:
+        """Fill an array with a row's bytes from one on.
+
+        Raises:
+            InputError: if the file has become shorter, or its storage fails.
+        """
         try:
-            return self[rows].tobytes() == array[rows].tobytes()
-        except InputError:
-            return False
+            at_bytes = self._offset_bytes + row * self._stride_bytes + begin_bytes
+            count = os.preadv(self._file.fileno(), [into.data], at_bytes)
+        except OSError as error:
+            raise InputError(f"Sample {row} of {self._path} cannot be read: {error.strerror}.") from error
+        if count < len(into):
+            raise InputError(f"{self._path} ends before sample {row}: it was cut while it was in use.")
+
+    def shares(self, array: Array, row: int, mapping: mmap.mmap) -> bool:
+        """Return whether a row of the file has an array's bytes, without a row in memory, be it of the mapping."""
+        held = array[row : row + 1].reshape(-1).view(np.uint8)
+        piece = np.empty(min(self._row_bytes, _COMPARED_BYTES), np.uint8)
+        for begin in range(0, self._row_bytes, len(piece)):
+            part = held[begin : begin + len(piece)]
+            try:
+                self._read(piece[: len(part)], row, begin)
+            except InputError:
+                return False
+            is_same = np.array_equal(piece[: len(part)], part)
+            mapping.madvise(mmap.MADV_DONTNEED)
+            if not is_same:
+                return False
+        return True

@@ -127,6 +127,15 @@ def test_a_sample_brings_nothing_around_it_into_memory(tmp_path: Path) -> None:
     assert peak_bytes() - before < 1 << 20
 
 
+def test_a_file_is_compared_without_whole_samples_in_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((2, 4 << 20), np.float32))  # 16 MiB each
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    peak_bytes()
+    before = peak_bytes()
+    ArrayLoader(rows, LABELS[:2], batch_size=1)
+    assert peak_bytes() - before < 3 << 20
+
+
 @pytest.mark.parametrize("part", [np.s_[:], np.s_[3:], np.s_[::-2], np.s_[:, 1], np.s_[:, ::2], np.s_[:, 1:]])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_parts_of_a_file_are_read_as_arrays_are(tmp_path: Path, part: Any, order: Any) -> None:
