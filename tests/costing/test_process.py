@@ -345,6 +345,46 @@ def test_many_cheap_nodes_take_what_is_said(tmp_path: Path, python: str) -> None
     assert 0 <= training_alone(result.process).peak_bytes - trained_alone_bytes(result, tmp_path, python) <= 2 << 20
 
 
+JOINS = 48
+
+
+def dense(*, normed: bool) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a net whose layers read all before them, and its parameters; each may have two norms, too."""
+    random, body = np.random.default_rng(0), []
+    weights = {"w": random.standard_normal((1, 4 * (JOINS + 1), 1, 1))}
+    for number in range(JOINS):
+        wide = 4 * (number + 1)
+        body += [f"j{number} = Concat <axis = 1> ({', '.join(f'x{each}' for each in range(number + 1))})"]
+        weights[f"v{number}"] = random.standard_normal((4, wide, 1, 1)) / wide**0.5
+        body += [f"a{number} = Conv (j{number}, v{number})"]
+        last = f"a{number}"
+        for each in "st" if normed else "":
+            names = [f"{each}{part}{number}" for part in ("scale", "shift", "mean", "var")]
+            weights |= {name: np.full(4, float(part in {0, 3})) for part, name in enumerate(names)}
+            body += [f"{each}{number} = BatchNormalization ({last}, {', '.join(names)})"]
+            last = f"{each}{number}"
+        body += [f"x{number + 1} = Relu ({last})"]
+    joined = ", ".join(f"x{each}" for each in range(JOINS + 1))
+    lines = ["x0 = Identity (x)", *body, f"all = Concat <axis = 1> ({joined})", "y = Conv (all, w)"]
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4, 4, 4] x) => (float[2, 1, 4, 4] y)'
+    model = onnx.parser.parse_model(head + " {\n" + "\n".join(lines) + "\n}")
+    for name, array in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    return model, [name for name in weights if "mean" not in name and "var" not in name]
+
+
+@NEEDS_STOCK
+@pytest.mark.parametrize("normed", [False, True])
+def test_joins_and_norms_of_small_layers_take_no_more_than_is_said(tmp_path: Path, normed: bool) -> None:
+    """DenseNet-121 took 3 MB more."""
+    model, train = dense(normed=normed)
+    onnx.save(model, tmp_path / "forward.onnx")
+    options = {"loss": "mse", "optimizer": "sgd", "train": train, "frozen_batch_norm": "none"}
+    result = rewrite(tmp_path / "forward.onnx", device="host", target="stock", **options)
+    over = trained_alone_bytes(result, tmp_path, STOCK_PYTHON) - training_alone(result.process).peak_bytes
+    assert -(2 << 20) <= over <= 0
+
+
 LAYERS = """<ir_version: 8, opset_import: ["" : 17]> g (float[4, 512] x) => (float[4, 10] y) {
         a = Gemm <transB = 1> (x, u, ub)
         b = Relu (a)

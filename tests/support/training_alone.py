@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.costing.process import CALLS, ProcessMemory
 
-CALLS = ("save_checkpoint", "load_checkpoint", "export_inference_model", "evaluation")
+OTHERS = (*CALLS, "evaluation")
 
 
 def training_alone(memory: ProcessMemory) -> ProcessMemory:
     """Return a prediction without the lines of other calls."""
-    return replace(memory, lines=tuple(line for line in memory.lines if line.name not in CALLS))
+    return replace(memory, lines=tuple(line for line in memory.lines if line.name not in OTHERS))

@@ -8,7 +8,8 @@ what its ordered step needs and the least. Two processes of each Python then liv
 budget, which is smaller or larger by what this Python and its onnxruntime take less or more than those that it is
 planned for:
 first   trains, evaluates, trains, writes a checkpoint, trains; goes back to the checkpoint and trains the same batches:
-        losses must be the same to the bit; writes inference models, and trains between them.
+        losses must be the same to the bit; writes inference models, and trains between them; fits and evaluates batches
+        of files.
 second  starts from the checkpoint and trains the same batches: the same losses again.
 `peak_bytes` is the larger VmHWM of both, `trained_bytes` and the like VmHWM of the first after these calls. `passed`
 says that neither was killed, that it is within the budget, that the losses were the same, and that no block of a step
@@ -72,7 +73,7 @@ SHARE = 0.7
 ATTEMPTS, LARGER = 4, 1.03
 """At a budget, and what it grows by where no plan is found."""
 
-CALLS = ("trained_bytes", "evaluated_bytes", "saved_bytes", "resumed_bytes", "exported_bytes")
+CALLS = ("trained_bytes", "evaluated_bytes", "saved_bytes", "resumed_bytes", "exported_bytes", "fitted_bytes")
 FIELDS = (
     *("model", "threads", "target", "python", "onnxruntime", "passed", "budget_bytes", "predicted_bytes", "peak_bytes"),
     *(*CALLS, "unplanned", "note"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from poet_onnx.training import stored
 from poet_onnx.training.trial import status_bytes
 
 STEPS = 3
+
+FITTED = 2
+"""Batches of the files that `fit` and `evaluate` read."""
 
 EXPORTS = 3
 """Memory that names were in is found free by the next export in part."""
@@ -39,9 +43,34 @@ class Batches:
                 arrays[name] = generator.integers(0, self._classes, shape, dtype)
         return arrays
 
+    def loader(self, folder: Path) -> Iterable[Any]:
+        """Return batches, of files that are written here unless labels have rows of their own; one is in memory."""
+        arrays, samples = {}, self._wanted[0][2][0]
+        if any(shape[0] != samples for _, _, shape in self._wanted):
+            return Made(self)
+        for name, dtype, shape in self._wanted:
+            path, sizes = folder / f"{name}.npy", (FITTED * samples, *shape[1:])
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": sizes}
+            with path.open("wb") as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                for number in range(FITTED):
+                    self.batch(number)[name].tofile(file)
+            arrays[name] = np.load(path, mmap_mode="r")
+        return poet_onnx.ArrayLoader(arrays, batch_size=samples, shuffle=True)
+
     def losses(self, numbers: Iterable[int]) -> list[float]:
         """Return the loss of a step for each batch; as in most loops, the last one lives while the next is made."""
         return [self._session.step(batch) for batch in map(self.batch, numbers)]
+
+
+class Made:
+    """Makes batches as they are read, as often as they are."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self._batches.batch, range(FITTED))
 
 
 def live(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +111,10 @@ def live(job: Mapping[str, Any]) -> dict[str, Any]:
                     raise SystemExit("the exported model is empty")
                 batches.losses([STEPS])  # whose code comes back beside what exporting left
             note("exported")
+            with tempfile.TemporaryDirectory(dir=Path(job["exported"]).parent) as folder:
+                loader = batches.loader(Path(folder))
+                session.fit(loader, epochs=1, evaluate=loader)
+            note("fitted")
         unplanned = arena.statistics.unplanned
     return {"peak_bytes": status_bytes("VmHWM"), "losses": losses, "unplanned": unplanned}
 

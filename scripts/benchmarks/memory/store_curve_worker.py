@@ -1,4 +1,4 @@
-"""Train, evaluate, save, load and export, with a step behind each, and print what it took.
+"""Train, evaluate, save, load, export and fit, with a step behind each, and print what it took.
 
     python store_curve_worker.py MODEL STORE ACCESS FOLDER STEPS
 
@@ -42,6 +42,7 @@ def trained(model: str, store: str, access: str, folder: str, steps: str) -> dic
         functools.partial(session.save_checkpoint, checkpoint),
         functools.partial(session.load_checkpoint, checkpoint),
         functools.partial(session.export_inference_model, Path(folder, "trained.onnx")),
+        functools.partial(session.fit, [batch], epochs=1),
     ):
         call()
         session.step(batch)  # what a call leaves in memory comes on top of a step
