@@ -232,6 +232,34 @@ def gathered(call: Call) -> list[Samples | None]:
     return [data if data.axis < axis else data._replace(axis=data.axis + len(call.shapes[1]) - 1)]
 
 
+def paired(call: Call) -> list[Samples | None]:
+    """Take elements of each sample, at places of each sample."""
+    data, indices = call.inputs
+    if data is None or data != indices:
+        raise MixesError("takes elements for all samples alike, or of other samples")
+    if call.node.op_type == "GatherElements":
+        call.untouched(data, [call.attribute("axis", 0)], len(call.shapes[0]))
+    elif data.axis:
+        raise MixesError("takes the samples along another axis than the first one")
+    return [data]
+
+
+def contracted(call: Call) -> list[Samples | None]:
+    """Multiply and sum tensors by the names of their axes, of which one is the samples'."""
+    equation = call.attribute("equation").replace(" ", "")
+    terms, _, made = equation.partition("->")
+    if not made or "." in equation:
+        raise MixesError("does not name all axes")
+    each = list(zip(terms.split(","), call.inputs, strict=True))
+    names = {(term[place.axis], place.outer, place.inner) for term, place in each if place is not None}
+    if len(names) > 1:
+        raise MixesError("multiplies tensors whose samples lie along different axes")
+    ((name, outer, inner),) = names
+    if name not in made or any(term.count(name) != (place is not None) for term, place in each):
+        raise MixesError("sums over samples, or has a constant for each one")
+    return [Samples(made.index(name), outer, inner)]
+
+
 def repeated(call: Call) -> list[Samples | None]:
     """Repeat along other axes."""
     place = call.only_first()
@@ -323,6 +351,8 @@ _OPERATORS: dict[Rule, str] = {
     sliced: "Slice",
     padded: "Pad",
     gathered: "Gather",
+    paired: "GatherElements GridSample",
+    contracted: "Einsum",
     repeated: "Tile",
     expanded: "Expand",
     multiplied: "MatMul",

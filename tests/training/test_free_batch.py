@@ -70,12 +70,38 @@ class Sequence(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+class Sampled(nn.Module):
+    """Pictures that are read where each one says, a contraction, and numbers at places of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Linear(27, 8)
+        self.weight = nn.Parameter(torch.randn(3, 4, 5))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Read four points of a picture."""
+        places = torch.tanh(self.places(x.flatten(1)))
+        points = nn.functional.grid_sample(x, places.view(-1, 2, 2, 2), align_corners=False).flatten(2)
+        y = torch.einsum("bcp,cpd->bd", points, self.weight)
+        order = places[:, :5].argsort(1)
+        return self.head(torch.cat([y.gather(1, order), torch.einsum("bcp,bcq->bp", points, points)[:, :3]], 1))
+
+
 class Centered(nn.Linear):
     """A layer that sees the other samples."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Take the mean of the batch away."""
         return super().forward(x - x.mean(0))
+
+
+class Correlated(nn.Linear):
+    """A layer that sums over all samples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply by what all samples have in common."""
+        return super().forward(x @ torch.einsum("bi,bj->ij", x, x))
 
 
 def run(path: Path, *arrays: np.ndarray[Any, Any]) -> Any:
@@ -113,7 +139,11 @@ def check_any_number(folder: Path, x: np.ndarray[Any, Any], *, exact: bool = Fal
 
 @pytest.mark.parametrize(
     ("module", "shape"),
-    sampled([(Pictures, (3, 6, 6)), (Attention, (5, 8)), (Sequence, (7, 5))], (Attention, (5, 8))),
+    sampled(
+        [(Pictures, (3, 6, 6)), (Attention, (5, 8)), (Sequence, (7, 5)), (Sampled, (3, 3, 3))],
+        (Attention, (5, 8)),
+        (Sampled, (3, 3, 3)),
+    ),
     ids=str,
 )
 def test_any_number_of_samples_is_the_default(module: type[nn.Module], shape: tuple[int, ...], tmp_path: Path) -> None:
@@ -125,12 +155,19 @@ def test_any_number_of_samples_is_the_default(module: type[nn.Module], shape: tu
     check_any_number(tmp_path, np.random.default_rng(0).standard_normal((BATCH, *shape), dtype=np.float32))
 
 
-def test_a_model_whose_samples_see_each_other_keeps_its_batch(tmp_path: Path) -> None:
-    session = trained(Centered(5, 3), (5,), tmp_path)
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [(Centered, "ReduceMean '.*' works along"), (Correlated, "Einsum '.*' sums over samples")],
+    ids=str,
+)
+def test_a_model_whose_samples_see_each_other_keeps_its_batch(
+    module: type[nn.Linear], said: str, tmp_path: Path
+) -> None:
+    session = trained(module(5, 3), (5,), tmp_path)
     session.export_inference_model(tmp_path / "net.trained.onnx")
     (shown,) = onnxruntime.InferenceSession(tmp_path / "net.trained.onnx").get_inputs()
     assert shown.shape == [BATCH, 5]
-    with pytest.raises(InputError, match=r"batches of one size only: ReduceMean '.*' works along .*batch='fixed'"):
+    with pytest.raises(InputError, match=rf"batches of one size only: {said}.*batch='fixed'"):
         session.export_inference_model(tmp_path / "none.onnx", batch="dynamic")
     with pytest.raises(InputError, match="batch is 'any': give 'dynamic' or 'fixed'"):
         session.export_inference_model(tmp_path / "none.onnx", batch="any")  # type: ignore[arg-type]
