@@ -88,7 +88,7 @@ _CHANNEL_BYTES = 12 * PAGE_BYTES + (64 << 10)
 """A store that is read ahead has a thread, and takes these bytes for pages on their way."""
 
 CALLS = ("save_checkpoint", "load_checkpoint", "export_inference_model", "fit")
-"""Lines of what these calls leave in memory: a process that only trains has none of it."""
+"""Lines of what these calls leave in memory: a process that trains by `step` alone has none of it."""
 
 MEANS = {
     "runtime": "Python, numpy and onnxruntime, imported",

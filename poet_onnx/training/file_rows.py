@@ -36,7 +36,7 @@ def read_from_file(array: Any) -> Any:
         return array
     rows = FileRows(array, root.filename, file, root.offset + array.ctypes.data - root.ctypes.data)
     # Another file may have its name now.
-    return rows if all(rows.shares(array, row, mapping) for row in (0, len(array) - 1)) else array
+    return rows if all(rows.shares(array, row, mapping) for row in {0, len(array) - 1}) else array
 
 
 def mapping_of(array: Any) -> mmap.mmap | None:
@@ -94,7 +94,7 @@ class FileRows:
             raise InputError(f"{self._path} ends before sample {row}: it was cut while it was in use.")
 
     def shares(self, array: Array, row: int, mapping: mmap.mmap) -> bool:
-        """Return whether a row of the file has an array's bytes, without a row in memory, be it of the mapping."""
+        """Return whether a row of the file has an array's bytes; a piece at a time is in memory, mapped and read."""
         held = array[row : row + 1].reshape(-1).view(np.uint8)
         piece = np.empty(min(self._row_bytes, _COMPARED_BYTES), np.uint8)
         for begin in range(0, self._row_bytes, len(piece)):
