@@ -237,10 +237,8 @@ def paired(call: Call) -> list[Samples | None]:
     data, indices = call.inputs
     if data is None or data != indices:
         raise MixesError("takes elements for all samples alike, or of other samples")
-    if call.node.op_type == "GatherElements":
-        call.untouched(data, [call.attribute("axis", 0)], len(call.shapes[0]))
-    elif data.axis:
-        raise MixesError("takes the samples along another axis than the first one")
+    rank = len(call.shapes[0])
+    call.untouched(data, range(1, rank) if call.node.op_type == "GridSample" else [call.attribute("axis", 0)], rank)
     return [data]
 
 
